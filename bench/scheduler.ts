@@ -164,18 +164,18 @@ async function claimAndEnd(total: number): Promise<number> {
 
 function claimSome(held: ReadonlyMap<string, HeldCapacity>, slots: number): Promise<ClaimResult[]> {
   const slotsFree = slots - held.size;
-  const input = { machines: MACHINES, slots, held: held.values().toArray() };
+  const input = { machines: MACHINES, slots, slotsFree, held: held.values().toArray() };
   return claimJobs(
     { pool },
     {
       workerId: 'bench',
       runner: 'fake',
-      pools: findClaimablePools(input),
+      pools: findClaimablePools(input).pools,
       maxQueues: slotsFree,
       maxJobsPerQueue: slotsFree,
       reserved: [],
       decide: (queues, reserved) =>
-        admit({ ...input, elsewhere: [], slotsFree, queues, reserved }).admitted,
+        admit({ ...input, elsewhere: [], queues, reserved }).admitted,
     },
   );
 }

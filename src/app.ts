@@ -489,7 +489,10 @@ function serveAgents(
 
 function reportSlots({ config, metrics }: ProcessServices) {
   return (worker: Worker): Worker => {
-    metrics.addSources({ slots: () => ({ total: config.jobSlots, used: worker.slotsUsed }) });
+    metrics.addSources({
+      slots: () => ({ total: config.jobSlots, used: worker.slotsUsed }),
+      clusters: () => worker.listClusterLoads(),
+    });
     return worker;
   };
 }

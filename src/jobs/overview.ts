@@ -7,8 +7,12 @@ import type { Cluster } from '../cluster/cluster.ts';
 import { DEAD_AFTER_S } from '../cluster/members.ts';
 import { demandOperator, type Viewer } from '../identity/permissions.ts';
 import { inPoolTransaction } from '../platform/database/client.ts';
-import type { Machine } from '../runners/runner.ts';
-import { readLiveMachines, WORKER_SILENCE_S, type WorkerCapacity } from './worker-capacity.ts';
+import {
+  readLiveMachines,
+  servesRegion,
+  WORKER_SILENCE_S,
+  type WorkerCapacity,
+} from './worker-capacity.ts';
 
 export type ServerState = {
   id: string;
@@ -30,7 +34,7 @@ export type WorkerState = {
 };
 
 /** `jobCount`, `usedCpus` and `usedMemoryBytes` are sums over the open attempts on the machine. */
-export type MachineState = Machine & {
+export type MachineState = WorkerCapacity & {
   jobCount: number;
   usedCpus: number;
   usedMemoryBytes: number;
@@ -118,7 +122,8 @@ function toWorkerState(row: ServerRow, used: readonly UsedCapacity[]): WorkerSta
     isAlive: row.worker_alive ?? false,
     jobCount: ownUse.reduce((sum, { jobs }) => sum + jobs, 0),
     machines: (row.machines ?? []).flatMap((machine) => {
-      if (machine.away) return [];
+      // A placeholder for container engines.
+      if (machine.away && machine.unavailableReason === undefined) return [];
       const inUse = ownUse.find((use) => use.machine === machine.id);
       return {
         ...machine,
@@ -136,9 +141,12 @@ export type QueuePoolState = {
   waiting: number;
   /** Null if no job waits. */
   oldestWaitSeconds: number | null;
-  /** Number of jobs with an open attempt, which runs or is being prepared. */
+  /** Number of jobs with an open attempt, which runs, is being prepared, or waits in a cluster. */
   running: number;
-  /** GPUs of this model on all machines of live workers; null for `none`. */
+  /**
+   * GPUs of this model on all machines of live workers that serve the region, and of a cluster the most that one job may
+   * request; null for `none`.
+   */
   gpusOffered: number | null;
 };
 
@@ -166,6 +174,7 @@ export async function listPools(
     const isPool = (row: { gpu: string; region: string }) =>
       row.gpu === gpu && row.region === region;
     const waits = waiting.find(isPool);
+    const offering = machines.filter((machine) => servesRegion(machine, pool));
     return {
       gpu,
       region,
@@ -173,7 +182,7 @@ export async function listPools(
       oldestWaitSeconds: waits?.oldest ?? null,
       running: running.find(isPool)?.jobs ?? 0,
       gpusOffered:
-        gpu === 'none' ? null : machines.reduce((sum, { gpus }) => sum + (gpus[gpu] ?? 0), 0),
+        gpu === 'none' ? null : offering.reduce((sum, { gpus }) => sum + (gpus[gpu] ?? 0), 0),
     };
   });
   return states.sort(

@@ -13,6 +13,7 @@ import {
   NOT_OFFERED,
   readLiveMachines,
   runsImages,
+  servesRegion,
   type WorkerCapacity,
 } from './worker-capacity.ts';
 
@@ -149,23 +150,28 @@ function describeNeed(
   job: JobRow,
   machines: readonly WorkerCapacity[],
 ): { waitsFor: string; missing: string | null } {
-  const waitsFor = describeRequest(job);
-  const withGpus = machines.filter((machine) => !machine.away && hasGpus(machine, job));
+  // Where all machines serve all regions, the region does not matter.
+  const hasRegions = machines.some(({ regions }) => regions !== undefined);
+  const waitsFor = describeRequest(job, hasRegions);
+  const inRegion = machines.filter((machine) => servesRegion(machine, job));
+  const withGpus = inRegion.filter((machine) => !machine.away && hasGpus(machine, job));
   if (withGpus.some((machine) => canRun(machine, job))) return { waitsFor, missing: null };
   const imageServer = 'a server that runs container images';
   if (job.image !== null && withGpus.length > 0) {
     if (!runsImages(machines))
       return { waitsFor: imageServer, missing: 'no worker has a container engine' };
-    if (job.gpu !== 'none')
+    if (job.gpu !== 'none' || !runsImages(inRegion))
       return { waitsFor: `${waitsFor} on ${imageServer}`, missing: NOT_OFFERED };
   }
-  if (job.gpu === 'none' && runsImages(machines))
+  if (job.gpu === 'none' && runsImages(inRegion))
     return { waitsFor: imageServer, missing: 'no container engine answers' };
   return { waitsFor, missing: NOT_OFFERED };
 }
 
-function describeRequest(job: JobRow): string {
-  return job.gpu === 'none' ? `${job.cpu} vCPUs and ${job.memoryGb} GB` : describeGpus(job);
+function describeRequest(job: JobRow, hasRegions: boolean): string {
+  if (job.gpu !== 'none') return describeGpus(job);
+  const size = `${job.cpu} vCPUs and ${job.memoryGb} GB`;
+  return hasRegions ? `${size} in ${job.region}` : size;
 }
 
 function ordinal(n: number): string {

@@ -1,7 +1,7 @@
 /** The machines that workers advertise to each other through the database, and the jobs that a machine can run. */
 
 import type pg from 'pg';
-import type { Machine, Runner } from '../runners/runner.ts';
+import { listClusters, type Machine, type Runner } from '../runners/runner.ts';
 import { PHASES } from './state.ts';
 
 /** A worker is dead when its last heartbeat is older than this. A live worker writes a heartbeat every ten seconds. */
@@ -9,8 +9,11 @@ export const WORKER_SILENCE_S = 60;
 
 type GpuRequest = { gpu: string; gpuCount: number };
 
-/** An advertised machine. `away`: a placeholder without resources for container engines that do not answer now. */
-export type WorkerCapacity = Machine & { away?: boolean };
+/**
+ * An advertised machine. `away`: a placeholder without resources for container engines, or a cluster, that do not answer now.
+ * `unavailableReason`: why a cluster does not answer, for the operator.
+ */
+export type WorkerCapacity = Machine & { away?: boolean; unavailableReason?: string };
 
 const UNAVAILABLE_ENGINE: WorkerCapacity = {
   id: 'away',
@@ -22,15 +25,33 @@ const UNAVAILABLE_ENGINE: WorkerCapacity = {
   withoutImage: false,
 };
 
+/** It cannot run a job now, with an image or without. */
+const SILENT_CLUSTER = { ...UNAVAILABLE_ENGINE, withImage: false };
+
+/** Lists the machines on which a worker runs jobs now. Without slots it runs jobs on clusters only. */
+export function listUsableMachines(
+  { machines }: Pick<Runner, 'machines'>,
+  slots: number,
+): readonly Machine[] {
+  return slots > 0 ? machines : machines.filter(({ maxJobs }) => maxJobs !== undefined);
+}
+
 /**
  * Lists the machines that a worker advertises. While its engine is unavailable, the worker still advertises that it runs
  * images; otherwise its peers would fail jobs that name an image.
  */
-export function listAdvertisedMachines({
-  machines,
-  hasUnavailableEngine,
-}: Pick<Runner, 'machines' | 'hasUnavailableEngine'>): WorkerCapacity[] {
-  return hasUnavailableEngine ? [...machines, UNAVAILABLE_ENGINE] : [...machines];
+export function listAdvertisedMachines(
+  runner: Pick<Runner, 'machines' | 'clusters' | 'hasUnavailableEngine'>,
+  slots: number,
+): WorkerCapacity[] {
+  const silentClusters = listClusters(runner).flatMap(({ id, unavailableReason }) =>
+    unavailableReason === undefined ? [] : { ...SILENT_CLUSTER, id, unavailableReason },
+  );
+  const machines = [...listUsableMachines(runner, slots), ...silentClusters];
+  const isEngineExpected = slots > 0 || listClusters(runner).length > 0;
+  return runner.hasUnavailableEngine && isEngineExpected
+    ? [...machines, UNAVAILABLE_ENGINE]
+    : machines;
 }
 
 type WorkerRow = { id: string; runner: string; machines: WorkerCapacity[]; alive: boolean };
@@ -89,6 +110,14 @@ export function hasGpus({ gpus }: Pick<Machine, 'gpus'>, { gpu, gpuCount }: GpuR
   return gpu === 'none' || (gpus[gpu] ?? 0) >= gpuCount;
 }
 
+/** Whether the machine runs jobs of the region. */
+export function servesRegion(
+  { regions }: Pick<Machine, 'regions'>,
+  { region }: { region: string },
+): boolean {
+  return regions === undefined || regions.includes(region);
+}
+
 /** For example `a T4 in us-east-1`. */
 export function describeGpus({ gpu, gpuCount, region }: GpuRequest & { region: string }): string {
   return `${gpuCount > 1 ? `${gpuCount} ×` : 'a'} ${gpu} in ${region}`;
@@ -105,7 +134,7 @@ export async function describeWait(
   if (request.gpu === 'none') return PHASES.waiting;
   const waiting = `waiting for ${describeGpus(request)}`;
   const machines = await readLiveMachines(services);
-  return machines.some((machine) => hasGpus(machine, request))
+  return machines.some((machine) => servesRegion(machine, request) && hasGpus(machine, request))
     ? waiting
     : `${waiting}: ${NOT_OFFERED}`;
 }

@@ -1,17 +1,18 @@
 /** Opens the runner of this server, which depends on its configuration and on the capabilities of this machine. */
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
-import type { ClusterConfig } from '../base/config/clusters.ts';
+import type { OwnMachines } from '../base/config/clusters.ts';
 import { type Config, ConfigError } from '../base/config/config.ts';
 import type { DockerConfig, EngineConfig } from '../base/config/docker.ts';
 import type { Logger } from '../base/log.ts';
 import type { OpenedClusters } from './clusters.ts';
 import type { DockerRunner } from './docker/runner.ts';
 import { type GpuLedger, openGpuLedger } from './gpu-ledger.ts';
-import { openProcessRunner } from './process/runner.ts';
+import { openProcessRunner, type ProcessRunner } from './process/runner.ts';
 import {
   type Handle,
   LOCAL_MACHINE,
+  listClusters,
   type Machine,
   type Runner,
   RunnerUnavailable,
@@ -35,16 +36,70 @@ type Options = {
 export type OpenedRunner = Runner &
   AsyncDisposable & { agents?: Pick<OpenedClusters, 'findSession' | 'program'> };
 
+/** @throws ConfigError when a configured runner does not work here */
+export async function openRunner(options: Options): Promise<OpenedRunner> {
+  const { config, agentUrl, worker, log } = options;
+  const { runner: mode, dataDir } = config;
+  await using cleanup = new AsyncDisposableStack();
+  const own = mode === 'none' ? null : await openOwnMachines(options, mode, cleanup);
+  if (!config.clusters) {
+    if (own?.only) {
+      cleanup.move();
+      return own.only;
+    }
+    const owned = cleanup.move();
+    const runner = composeRunners(mode, own?.kinds ?? {}, own?.choose ?? (() => null));
+    return Object.assign(runner, { [Symbol.asyncDispose]: () => owned.disposeAsync() });
+  }
+  // Loaded on demand, to save memory on servers without clusters.
+  const { openClusters } = await import('./clusters.ts');
+  const { clusters, ownMachines, agentLeaseMinutes } = config;
+  const leaseMs = agentLeaseMinutes * 60_000;
+  const opened = await openClusters({ clusters, dataDir, agentUrl, leaseMs, worker, log }, cleanup);
+  const { runners, findSession, program } = opened;
+  const names = Object.keys(runners);
+  const pick = (some: readonly string[]) =>
+    Object.fromEntries(Object.entries(runners).filter(([name]) => some.includes(name)));
+  const { position = 0, regions } = ownMachines ?? {};
+  const kinds = {
+    ...pick(names.slice(0, position)),
+    ...own?.kinds,
+    ...pick(names.slice(position)),
+  };
+  const choose: Choose = (hasImage, machine) => {
+    const cluster = runners[machine];
+    if (!cluster) return own?.choose(hasImage, machine) ?? null;
+    const { withImage = true, withoutImage = true } = cluster.machines[0] ?? {};
+    return (hasImage ? withImage : withoutImage) ? machine : null;
+  };
+  const owned = cleanup.move();
+  return Object.assign(composeRunners('clusters', kinds, choose, regions), {
+    agents: { findSession, program },
+    [Symbol.asyncDispose]: () => owned.disposeAsync(),
+  });
+}
+
+/** `only`: set when all jobs are processes, so that there is nothing to choose. */
+type OpenedMachines = { kinds: Kinds; choose: Choose; only?: ProcessRunner };
+
 /**
  * `auto` uses containers for jobs with an image (for all jobs if there is a default image), and processes for other jobs.
  * `docker` starts no processes, but supervises processes that were started under another setting until they end.
  * @throws ConfigError when the configured runner does not work here
  */
-export async function openRunner(options: Options): Promise<OpenedRunner> {
+async function openOwnMachines(
+  options: Options,
+  mode: OwnMachines['runner'],
+  cleanup: AsyncDisposableStack,
+): Promise<OpenedMachines> {
   const { config, log } = options;
-  if (config.clusters) return openClusterRunner(options, config.clusters);
-  if (config.runner === 'process') return openProcesses(options);
-  await using cleanup = new AsyncDisposableStack();
+  const onlyProcesses = async (gpus?: GpuLedger): Promise<OpenedMachines> => {
+    const only = cleanup.use(await openProcesses(options, gpus));
+    const choose: Choose = (hasImage, machine) =>
+      machine === LOCAL_MACHINE && !hasImage ? 'process' : null;
+    return { kinds: { process: only }, choose, only };
+  };
+  if (mode === 'process') return onlyProcesses();
   const hasProcessAttempts = containsAttempts(processAttemptsDir(config.dataDir));
   const gpus = await openGpuLedger();
   const engines = await Promise.allSettled(
@@ -60,7 +115,7 @@ export async function openRunner(options: Options): Promise<OpenedRunner> {
   const answering = opened.filter((engine) => !unavailable.includes(engine));
   for (const engine of answering) log.info(describeEngine(engine));
 
-  if (config.runner === 'docker') {
+  if (mode === 'docker') {
     if (answering.length === 0)
       throw new ConfigError(
         `LOAM_RUNNER: docker requires a container engine, and none answers: ${unavailable.map(describeFailure).join('; ')}`,
@@ -73,7 +128,7 @@ export async function openRunner(options: Options): Promise<OpenedRunner> {
     log.info(
       `Jobs run as processes, and jobs with an image are refused: no container engine answers at ${config.docker.host}. Install Docker or Podman, or set DOCKER_HOST, and start again.`,
     );
-    return openProcesses(options, gpus);
+    return onlyProcesses(gpus);
   } else {
     const others = config.defaultImage
       ? `in ${config.defaultImage} (LOAM_DEFAULT_IMAGE)`
@@ -89,39 +144,15 @@ export async function openRunner(options: Options): Promise<OpenedRunner> {
   const onMachine = (machine: string) =>
     opened.find(({ runner }) => runner.machines.some(({ id }) => id === machine))?.kind ?? null;
   const kinds =
-    config.runner === 'auto' || hasProcessAttempts
+    mode === 'auto' || hasProcessAttempts
       ? { process: cleanup.use(await openProcesses(options, gpus)), ...containers }
       : containers;
-  const runner = composeRunners(config.runner, kinds, (hasImage, machine) => {
-    const inContainer = config.runner === 'docker' || hasImage || config.defaultImage;
+  const choose: Choose = (hasImage, machine) => {
+    const inContainer = mode === 'docker' || hasImage || config.defaultImage;
     if (inContainer) return onMachine(machine);
     return machine === LOCAL_MACHINE ? 'process' : null;
-  });
-  const owned = cleanup.move();
-  return Object.assign(runner, { [Symbol.asyncDispose]: () => owned.disposeAsync() });
-}
-
-async function openClusterRunner(
-  { config, agentUrl, worker, log }: Options,
-  clusters: readonly ClusterConfig[],
-): Promise<OpenedRunner> {
-  // Loaded on demand, to save memory on servers without clusters.
-  const { openClusters } = await import('./clusters.ts');
-  await using cleanup = new AsyncDisposableStack();
-  const { dataDir, agentLeaseMinutes } = config;
-  const leaseMs = agentLeaseMinutes * 60_000;
-  const opened = await openClusters({ clusters, dataDir, agentUrl, leaseMs, worker, log }, cleanup);
-  const { runners, findSession, program } = opened;
-  const runner = composeRunners(config.runner, runners, (hasImage, machine) => {
-    const [found] = runners[machine]?.machines ?? [];
-    const { withImage = true, withoutImage = true } = found ?? {};
-    return found && (hasImage ? withImage : withoutImage) ? machine : null;
-  });
-  const owned = cleanup.move();
-  return Object.assign(runner, {
-    agents: { findSession, program },
-    [Symbol.asyncDispose]: () => owned.disposeAsync(),
-  });
+  };
+  return { kinds, choose };
 }
 
 /** `kind` is stored with attempts, so that they are found again. */
@@ -241,8 +272,16 @@ type Kinds = Readonly<Record<string, Runner>>;
 /** Selects the kind of runner for a job on a machine; null: none can run it. */
 type Choose = (hasImage: boolean, machine: string) => string | null;
 
-/** @param name is stored with attempts that are claimed but not prepared */
-export function composeRunners(name: string, kinds: Kinds, choose: Choose): Runner {
+/**
+ * @param name is stored with attempts that are claimed but not prepared
+ * @param regions the regions of machines that are not clusters; unset: all
+ */
+export function composeRunners(
+  name: string,
+  kinds: Kinds,
+  choose: Choose,
+  regions?: readonly string[],
+): Runner {
   const runners = Object.values(kinds);
   const warnings = runners.flatMap(({ warning }) => warning ?? []);
   // Handles without a kind belong to processes. They come from a runner that was not combined with others.
@@ -266,10 +305,14 @@ export function composeRunners(name: string, kinds: Kinds, choose: Choose): Runn
     get machines() {
       const offered = mergeMachines(runners.flatMap(({ machines }) => machines)).map((machine) => ({
         ...machine,
+        ...(regions && machine.maxJobs === undefined && { regions }),
         withImage: choose(true, machine.id) !== null,
         withoutImage: choose(false, machine.id) !== null,
       }));
       return offered.filter(({ withImage, withoutImage }) => withImage || withoutImage);
+    },
+    get clusters() {
+      return runners.flatMap(listClusters);
     },
     get hasUnavailableEngine() {
       return runners.some(({ hasUnavailableEngine }) => hasUnavailableEngine);

@@ -39,6 +39,17 @@ export function listAttemptKinds({
   return kinds;
 }
 
+/** `unavailableReason`: why the cluster does not answer now; `machines` omits it then. */
+export type ClusterState = { id: string; unavailableReason?: string | undefined };
+
+/** The clusters of the runner, also those that do not answer now. */
+export function listClusters({
+  machines,
+  clusters = machines.filter(({ maxJobs }) => maxJobs !== undefined),
+}: Pick<Runner, 'machines' | 'clusters'>): readonly ClusterState[] {
+  return clusters;
+}
+
 /** The id of this server's own machine. */
 export const LOCAL_MACHINE = 'local';
 
@@ -159,6 +170,11 @@ export type Runner = {
    * change while the runner exists.
    */
   readonly machines: readonly Machine[];
+  /**
+   * All clusters, also those that `machines` omits now: attempts on clusters use no slots of the worker. Default: the machines
+   * with `maxJobs`.
+   */
+  readonly clusters?: readonly ClusterState[];
   /** Whether an expected container engine does not answer. Then attempts may run on more machines than `machines` lists. */
   readonly hasUnavailableEngine?: boolean;
   /** A startup warning for the operator, for example that jobs run unconfined. */

@@ -1,7 +1,9 @@
-/** Jobs that wait for hours in the queue of a cluster between their submission and their start. */
+/** Jobs on clusters: the wait between their submission and their start, and their places beside ordinary machines. */
 import { expect, test } from 'vitest';
+import type { PrismaClient } from '../../prisma/generated/client.ts';
+import { claimJobs, type WaitingJob } from '../../src/jobs/worker/claim.ts';
 import { endLostAttempt } from '../../src/jobs/worker/finish.ts';
-import { Unstartable } from '../../src/runners/runner.ts';
+import { type Machine, Unstartable } from '../../src/runners/runner.ts';
 import {
   type ClusterRunner,
   clusterRunner,
@@ -23,10 +25,16 @@ async function withAda(app: TestApp): Promise<Client> {
 const run = (client: Client, name: string, command: string, more: object = {}) =>
   submit(client, { namespace: 'ada', repo: 'ada/code', name, command, ...more });
 
-function untilWaiting({ waiting }: ClusterRunner, name: string): Promise<WaitingAttempt> {
+/** @param previous an earlier attempt of the job, which may not have gone yet */
+function untilWaiting(
+  { waiting }: ClusterRunner,
+  name: string,
+  previous?: WaitingAttempt,
+): Promise<WaitingAttempt> {
   return eventually(async () => {
     const attempt = waiting.get(name);
-    if (!attempt) throw new Error(`${name} does not wait; waiting: ${[...waiting.keys()].join()}`);
+    if (!attempt || attempt === previous)
+      throw new Error(`${name} does not wait; waiting: ${[...waiting.keys()].join()}`);
     return attempt;
   });
 }
@@ -140,8 +148,9 @@ test('a job that a cluster loses before its start is queued again, three times a
   await using app = await startApp({ overrides: { runner } });
   const ada = await withAda(app);
   await run(ada, 'lucky', 'echo ran');
-  (await untilWaiting(runner, 'lucky')).lose();
-  await admit(runner, 'lucky');
+  const first = await untilWaiting(runner, 'lucky');
+  first.lose();
+  (await untilWaiting(runner, 'lucky', first)).admit();
   expect(await until(ada, 'ada', 'lucky', 'SUCCEEDED')).toMatchObject({
     retryCount: 0,
     attempts: { nodes: [{ outcome: 'LOST' }, { outcome: 'EXITED' }] },
@@ -149,11 +158,7 @@ test('a job that a cluster loses before its start is queued again, three times a
   await run(ada, 'unlucky', 'echo ran');
   let previous: WaitingAttempt | undefined;
   for (let losses = 0; losses < 4; losses++) {
-    const next = await eventually(async () => {
-      const found = runner.waiting.get('unlucky');
-      if (!found || found === previous) throw new Error('it does not wait again');
-      return found;
-    });
+    const next = await untilWaiting(runner, 'unlucky', previous);
     previous = next;
     next.lose();
   }
@@ -167,18 +172,14 @@ test('an attempt that was taken for lost while it waited does not start beside i
   const runner = clusterRunner({ ignoresAbort: true });
   await using app = await startApp({ overrides: { runner } });
   const ada = await withAda(app);
-  const { db } = app.app.services;
+  const db = app.app.services.db as PrismaClient;
   const { id: jobId } = await run(ada, 'paused', 'echo ran');
   const first = await untilWaiting(runner, 'paused');
   const [attempt] = await db.jobAttempt.findMany({ where: { jobId } });
   if (!attempt) throw new Error('no attempt');
   expect(attempt.handle).toBeNull();
   await endLostAttempt({ db }, { attemptId: attempt.id, jobId });
-  const second = await eventually(async () => {
-    const found = runner.waiting.get('paused');
-    if (!found || found === first) throw new Error('the job is not claimed again');
-    return found;
-  });
+  const second = await untilWaiting(runner, 'paused', first);
   first.admit();
   await eventually(async () => expect(await runner.attach({ attempt: attempt.id })).toBe('gone'));
   expect(runner.started).toEqual([]);
@@ -187,4 +188,123 @@ test('an attempt that was taken for lost while it waited does not start beside i
     attempts: { nodes: [{ outcome: 'LOST' }, { outcome: 'EXITED' }] },
   });
   expect(runner.started).toHaveLength(1);
+});
+
+const LOCAL: Machine = { id: 'local', cpus: 64, memoryBytes: 2 ** 40, gpus: {} };
+const CLUSTER: Machine = { ...LOCAL, id: 'hpc', maxJobs: 2 };
+
+/** Name of each job that runs or waits in the cluster → its machine. */
+async function placesOf(app: TestApp): Promise<Record<string, string>> {
+  const open = await app.app.services.db.jobAttempt.findMany({
+    where: { endedAt: null },
+    select: { machine: true, job: { select: { name: true } } },
+  });
+  return Object.fromEntries(open.map(({ machine, job: { name } }) => [name, machine]));
+}
+
+test('jobs on a cluster use no slots, also while it does not answer', async () => {
+  const runner = clusterRunner({ machines: [LOCAL, CLUSTER] });
+  await using app = await startApp({ config: { jobSlots: 1 }, overrides: { runner } });
+  const ada = await withAda(app);
+  await run(ada, 'first', 'hold');
+  await until(ada, 'ada', 'first', 'RUNNING');
+  for (const name of ['second', 'third', 'fourth']) await run(ada, name, 'exit 0');
+  await untilWaiting(runner, 'third');
+  expect(await placesOf(app)).toEqual({ first: 'local', second: 'hpc', third: 'hpc' });
+  await eventually(async () =>
+    expect((await job(ada, 'ada', 'fourth')).progress).toMatch(/1st in line/),
+  );
+
+  const cluster = async () => {
+    const { servers } = await app.admin.gql(
+      '{ servers { worker { machines { name jobs maxJobs unavailableReason } } } }',
+    );
+    return servers[0].worker.machines.find(({ name }: { name: string }) => name === 'hpc');
+  };
+  expect(await cluster()).toMatchObject({ jobs: 2, maxJobs: 2, unavailableReason: null });
+
+  const unavailableReason = 'the controller does not answer';
+  Object.assign(runner, { machines: [LOCAL], clusters: [{ id: 'hpc', unavailableReason }] });
+  // Written with the next heartbeat.
+  await eventually(async () =>
+    expect(await cluster()).toMatchObject({ jobs: 2, unavailableReason }),
+  );
+  runner.release();
+  expect(await until(ada, 'ada', 'fourth', 'SUCCEEDED')).toMatchObject({ retryCount: 0 });
+  expect(await placesOf(app)).toEqual({ second: 'hpc', third: 'hpc' });
+  for (const name of ['second', 'third']) {
+    await admit(runner, name);
+    await until(ada, 'ada', name, 'SUCCEEDED');
+  }
+});
+
+test('a worker without slots runs jobs on its clusters', async () => {
+  const runner = clusterRunner({ machines: [LOCAL, CLUSTER] });
+  await using app = await startApp({ config: { jobSlots: 0 }, overrides: { runner } });
+  const ada = await withAda(app);
+  for (const name of ['first', 'second', 'third']) await run(ada, name, 'exit 0');
+  await untilWaiting(runner, 'second');
+  await admit(runner, 'first');
+  // The place of a job that has ended goes to the next.
+  for (const name of ['third', 'second']) await admit(runner, name);
+  for (const name of ['first', 'second', 'third'])
+    expect(await until(ada, 'ada', name, 'SUCCEEDED')).toMatchObject({ retryCount: 0 });
+  expect(runner.started.map(({ machine }) => machine)).toEqual(['hpc', 'hpc', 'hpc']);
+});
+
+test('a job in a region that no worker serves waits and says so, and holds up no other job', async () => {
+  const runner = clusterRunner({
+    machines: [{ ...CLUSTER, regions: ['us-east-1'], gpus: { T4: 4 } }],
+  });
+  await using app = await startApp({ config: { jobSlots: 0 }, overrides: { runner } });
+  const ada = await withAda(app);
+  await run(ada, 'far', 'exit 0', { region: 'EU_WEST_1', cpu: 2, memoryGb: 4 });
+  const { progress } = await run(ada, 'far-gpu', 'exit 0', { region: 'EU_WEST_1', gpu: 'T4' });
+  expect(progress).toBe('waiting for a T4 in eu-west-1: no worker offers it');
+  await run(ada, 'near', 'exit 0', { gpu: 'T4' });
+  await admit(runner, 'near');
+  await until(ada, 'ada', 'near', 'SUCCEEDED');
+  expect(await job(ada, 'ada', 'far')).toMatchObject({
+    status: 'QUEUED',
+    progress: 'waiting for 2 vCPUs and 4 GB in eu-west-1: no worker offers it',
+  });
+  expect((await job(ada, 'ada', 'far-gpu')).progress).toBe(progress);
+});
+
+test('a claim reads only the queues of regions that the worker serves', async () => {
+  await using app = await startApp({ config: { jobSlots: 0 } });
+  const [ada, bob] = [await withAda(app), await app.user('bob')];
+  await bob.post('/auth/v1/repository/bob', { name: 'code' });
+  await run(ada, 'eu', 'exit 0', { region: 'EU_WEST_1' });
+  await run(ada, 'eu-two', 'exit 0', { region: 'EU_WEST_1', gpu: 'T4', gpuCount: 2 });
+  await run(ada, 'us-two', 'exit 0', { gpu: 'T4', gpuCount: 2 });
+  await submit(bob, { namespace: 'bob', repo: 'bob/code', name: 'us', command: 'exit 0' });
+  const { services } = app.app;
+  const names = new Map(
+    (await services.db.job.findMany({ select: { id: true, name: true } })).map((row) => [
+      row.id,
+      row.name,
+    ]),
+  );
+  const read = async (pools: Record<string, Record<string, number>>) => {
+    const found: WaitingJob[] = [];
+    await claimJobs(services, {
+      workerId: 'reader',
+      runner: 'fake',
+      pools: new Map(Object.entries(pools)),
+      maxQueues: 1,
+      maxJobsPerQueue: 8,
+      reserved: [],
+      decide(queues) {
+        found.push(...queues.flatMap(({ jobs }) => jobs));
+        return [];
+      },
+    });
+    return found.map(({ id }) => names.get(id));
+  };
+  expect(await read({ none: { 'us-east-1': 0 } })).toEqual(['us']);
+  expect(await read({ none: { 'eu-west-1': 0 } })).toEqual(['eu']);
+  expect(await read({ none: { 'us-west-2': 0 } })).toEqual([]);
+  expect(await read({ T4: { 'us-east-1': 4, 'eu-west-1': 1 } })).toEqual(['us-two']);
+  expect(await read({ T4: { 'us-east-1': 1, 'eu-west-1': 2 } })).toEqual(['eu-two']);
 });

@@ -59,7 +59,7 @@ test('the locks of a server that freezes during a claim are released', async () 
   const claim = claimJobs(services, {
     workerId: 'frozen',
     runner: 'fake',
-    pools: new Map([['none', 1]]),
+    pools: new Map([['none', { 'us-east-1': 0 }]]),
     maxQueues: 1,
     maxJobsPerQueue: 1,
     reserved: [],

@@ -448,7 +448,7 @@ test('a worker whose engine does not answer still counts as running images', asy
     ),
   );
   const docker = { ...fakeRunner({ machines: [] }), hasUnavailableEngine: true };
-  const offers = JSON.stringify(listAdvertisedMachines(docker));
+  const offers = JSON.stringify(listAdvertisedMachines(docker, 1));
   await pool.query(`insert into workers (id, runner, machines) values ('other', 'docker', $1)`, [
     offers,
   ]);

@@ -47,8 +47,13 @@ test('a pod without a node says what it waits for', () => {
   });
   expect(isBeingCreated(pod('creating'))).toBe(true);
   const attempts = follow(pod('creating'));
-  attempts.explain('att', 'FailedMount: secret "x" not found');
+  attempts.explain('att', { event: 'FailedMount: secret "x" not found' });
   expect(attempts.state('att')).toMatchObject({ reason: 'FailedMount: secret "x" not found' });
+  // Until the next status, which only a node that answers can send.
+  attempts.explain('att', { isNodeSilent: true });
+  expect(attempts.state('att')).toEqual({ kind: 'unknown' });
+  attempts.update('att', pod('running'), false);
+  expect(attempts.state('att')).toEqual({ kind: 'running' });
 });
 
 test.each([
@@ -102,6 +107,17 @@ test('an image that cannot be used is refused at once, one that cannot be pulled
   expect(attempts.state('att').kind).toBe('refused');
   vi.useRealTimers();
   return expect.poll(() => hasChanged).toBe(true);
+});
+
+test.each([
+  'failed to resolve reference "docker.io/library/nothing:1": docker.io/library/nothing:1: not found',
+  'pull access denied, repository does not exist or may require authorization',
+  'dial tcp: lookup registry.invalid: no such host',
+])('an image is refused at once when the registry says: %s', (message) => {
+  const refused = pod('pullError');
+  const waiting = refused.status?.containerStatuses?.[1]?.state?.waiting;
+  if (waiting) waiting.message = message;
+  expect(follow(refused).state('att').kind).toBe('refused');
 });
 
 test('a command that has ended while its agent runs is no end of the attempt', () => {

@@ -49,7 +49,11 @@ async function openApiServer(lists: { version: string; names: string[] }[]) {
 }
 
 function podOf(name: string, resourceVersion: string) {
-  return { metadata: { name, resourceVersion }, spec: { containers: [] }, status: {} };
+  return {
+    metadata: { name, uid: `uid-${name}`, resourceVersion },
+    spec: { containers: [] },
+    status: {},
+  };
 }
 
 async function openWatch(url: string) {
@@ -74,7 +78,7 @@ async function openWatch(url: string) {
     workerLabel: 'w1',
     events: {
       onPod: ({ metadata }) => events.push(`pod ${metadata?.name}`),
-      onDeleted: (name, last) => events.push(`${last ? 'deleted' : 'vanished'} ${name}`),
+      onDeleted: ({ name }, last) => events.push(`${last ? 'deleted' : 'vanished'} ${name}`),
       onConnected: () => events.push('connected'),
       onError: (error) => errors.push(error),
     },

@@ -95,6 +95,19 @@ describe.each([
     expect(await stubborn.end()).toEqual({ code: 137, reports: ['ready', 'begun', exit(137)] });
   });
 
+  test.each([
+    ['TERM', 143],
+    ['KILL', 137],
+  ])('a command does not begin after %s', async (word, code) => {
+    const { lines, start, control, end } = await wrap(shell);
+    control(word);
+    start('echo ran; sleep 600');
+    const { code: exitCode, reports } = await end();
+    expect(exitCode).toBe(code);
+    // In the moment of its begin, the command may be ended by the signal.
+    if (!reports.includes('begun')) expect(lines.out).toEqual([]);
+  });
+
   test('SIGTERM of the kubelet waits for the command, which has the usual signals', async () => {
     const { child, lines, start, end, fileOf } = await wrap(shell);
     start(

@@ -1,5 +1,11 @@
 /** A fake runner whose attempts wait for their start, as in the queue of a cluster, until the test decides. */
-import type { Handle, Machine, Runner, StartOptions } from '../../src/runners/runner.ts';
+import type {
+  AttemptSpec,
+  Handle,
+  Machine,
+  Runner,
+  StartOptions,
+} from '../../src/runners/runner.ts';
 import { type FakeRunner, fakeRunner } from './fake-runner.ts';
 
 export type WaitingAttempt = {
@@ -22,6 +28,7 @@ export type ClusterRunner = FakeRunner & {
 export const WAITING_FOR_NODES = 'waiting for Slurm: no node is free';
 
 type Options = {
+  /** Attempts on ordinary machines among these do not wait. Default: one machine, on which they do. */
   machines?: Machine[];
   /** Attempts wait on although their job was cancelled or their server stops. */
   ignoresAbort?: boolean;
@@ -29,7 +36,9 @@ type Options = {
 
 export function clusterRunner({ machines, ignoresAbort = false }: Options = {}): ClusterRunner {
   const fake = fakeRunner({ graceMs: 100, ...(machines && { machines }) });
-  const names = new Map<string, string>();
+  const specs = new Map<string, AttemptSpec>();
+  const isCluster = (id: string) =>
+    !machines || machines.some((machine) => machine.id === id && machine.maxJobs !== undefined);
   const waiting = new Map<string, WaitingAttempt>();
   const awaited: Handle[] = [];
 
@@ -52,9 +61,11 @@ export function clusterRunner({ machines, ignoresAbort = false }: Options = {}):
 
   const start: Runner['start'] = async (handle, mayBegin, options = {}) => {
     if ((await fake.attach(handle)) === 'started') return true;
+    const spec = specs.get(String(handle.attempt));
+    if (!spec) throw new Error('not prepared');
+    if (!isCluster(spec.machine)) return fake.start(handle, mayBegin);
     options.report?.(WAITING_FOR_NODES);
-    const name = names.get(String(handle.attempt)) ?? '';
-    if (!(await waitForNode(name, options))) return false;
+    if (!(await waitForNode(spec.job.name, options))) return false;
     return fake.start(handle, mayBegin && (() => mayBegin({ ...handle, node: 'node-7' })));
   };
 
@@ -63,7 +74,7 @@ export function clusterRunner({ machines, ignoresAbort = false }: Options = {}):
     waiting,
     awaited,
     prepare(spec, signal) {
-      names.set(spec.id, spec.job.name);
+      specs.set(spec.id, spec);
       return fake.prepare(spec, signal);
     },
     start,

@@ -177,9 +177,10 @@ export function runnerContract(open: () => Promise<RunnerUnderTest>, ...wanted: 
 
   test('an image that cannot be run is refused with a reason', async () => {
     await using made = await open();
-    await expect(
-      made.runner.prepare(attemptSpec('true', { image: 'registry.invalid/debian:12' }), never),
-    ).rejects.toThrow(/debian:12/);
+    const spec = attemptSpec('true', { image: 'registry.invalid/debian:12' });
+    // A cluster finds out when it starts the attempt.
+    const start = async () => made.runner.start(await made.runner.prepare(spec, never));
+    await expect(start()).rejects.toThrow(/debian:12/);
   });
 
   test('a removed attempt cannot be attached, and waiting for it reports a loss', async () => {

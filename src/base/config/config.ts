@@ -7,7 +7,7 @@
 import { join } from 'node:path';
 import type { z } from 'zod';
 import type { AllowedImages } from '../image-reference.ts';
-import type { ClusterConfig } from './clusters.ts';
+import { type ClusterConfig, type OwnMachines, readEnginesFile } from './clusters.ts';
 import {
   CONTAINER_VARIABLES,
   DOCKER_VARIABLES,
@@ -84,9 +84,12 @@ export type Config = {
   diskFloor: number;
   database: DatabaseConfig;
   admin: { username: string; token?: string };
-  runner: 'auto' | 'docker' | 'process' | 'slurm' | 'kubernetes';
+  /** How jobs run on the machines that Loam manages itself; `none`: only clusters run jobs. */
+  runner: OwnMachines['runner'] | 'none';
   /** The clusters that run jobs; unset: this worker drives no cluster. */
   clusters?: ClusterConfig[];
+  /** Regions and order of its own machines beside clusters; unset: all regions. */
+  ownMachines?: OwnMachines;
   docker: DockerConfig;
   /** Set when a worker drives several engines; used instead of `docker`. */
   engines?: EngineConfig[];
@@ -228,6 +231,11 @@ export const VARIABLES = {
     'how jobs run: docker, process, slurm, kubernetes, or auto (jobs with an image use docker if an engine is available, the others are processes)',
     kinds.oneOf('auto', 'docker', 'process', 'slurm', 'kubernetes'),
   ],
+  LOAM_CLUSTERS: [
+    '',
+    'YAML file that lists the engines that run jobs, used instead of LOAM_RUNNER; unset: one engine',
+    kinds.localPath,
+  ],
   ...CONTAINER_VARIABLES,
   LOAM_JOB_SLOTS: [
     '4',
@@ -353,8 +361,7 @@ export function readConfig(env: Env = process.env): Config {
     database: database ? { kind: 'url', url: database } : { kind: 'embedded' },
     admin: { username: values.LOAM_ADMIN, ...(token && { token }) },
     gitTransfers: values.LOAM_GIT_TRANSFERS,
-    runner: values.LOAM_RUNNER,
-    ...readOwnCluster(env, values),
+    ...readRunners(env, values),
     docker,
     ...(dockerHosts && { engines: readEngineConfigs(dockerHosts, docker) }),
     defaultImage: values.LOAM_DEFAULT_IMAGE,
@@ -393,23 +400,31 @@ export function readConfig(env: Env = process.env): Config {
 }
 
 /** An empty variable counts as unset. */
-/** The cluster of `LOAM_RUNNER`, which is configured by variables alone. */
-function readOwnCluster(
+function readRunners(
   env: Env,
   values: Values<typeof VARIABLES>,
-): { clusters?: ClusterConfig[] } {
-  const name = values.LOAM_RUNNER;
-  if (name === 'slurm') {
-    const options = readSlurmConfig({ ...values, ...readValues(env, SLURM_OWN_VARIABLES) });
-    return { clusters: [{ name, kind: name, options }] };
+): Pick<Config, 'runner' | 'clusters' | 'ownMachines'> {
+  const { LOAM_RUNNER: runner, LOAM_CLUSTERS: file } = values;
+  if (file !== undefined) {
+    try {
+      const { clusters, own } = readEnginesFile(file);
+      return { runner: own?.runner ?? 'none', clusters, ...(own && { ownMachines: own }) };
+    } catch (error) {
+      throw new ConfigError(`LOAM_CLUSTERS: ${(error as Error).message}`);
+    }
   }
-  if (name === 'kubernetes') {
+  // A cluster that is configured by variables alone.
+  if (runner === 'slurm') {
+    const own = readValues(env, SLURM_OWN_VARIABLES);
+    const options = readSlurmConfig({ ...values, ...own });
+    return { runner: 'none', clusters: [{ name: runner, kind: runner, options }] };
+  }
+  if (runner === 'kubernetes') {
     const own = readValues(env, KUBERNETES_OWN_VARIABLES);
-    return {
-      clusters: [{ name, kind: name, options: readKubernetesConfig({ ...values, ...own }) }],
-    };
+    const options = readKubernetesConfig({ ...values, ...own });
+    return { runner: 'none', clusters: [{ name: runner, kind: runner, options }] };
   }
-  return {};
+  return { runner };
 }
 
 function readValues<T extends Table>(env: Env, table: T): Values<T> {
@@ -436,6 +451,8 @@ function refuseContradictions(env: Env, values: Values<typeof VARIABLES>): void 
     fail('LOAM_ROLE', 'needs DATABASE_URL, because only one server can use the embedded database');
   if (values.LOAM_DOCKER_HOSTS && values.LOAM_RUNNER === 'process')
     fail('LOAM_DOCKER_HOSTS', 'cannot be combined with LOAM_RUNNER=process, which uses no engines');
+  if (values.LOAM_CLUSTERS && env.LOAM_RUNNER)
+    fail('LOAM_RUNNER', 'cannot be combined with LOAM_CLUSTERS, whose file lists the engines');
   if (LOAM_ROLE !== 'all' && !values.LOAM_STORAGE)
     fail(
       'LOAM_ROLE',

@@ -1,4 +1,5 @@
 /** GraphQL types of servers and of the queue, for operators. */
+import type { Region as RegionName } from '../../base/hardware.ts';
 import { builder } from '../../platform/schema/builder.ts';
 import type { MachineState, QueuePoolState, ServerState, WorkerState } from '../overview.ts';
 import { listPools, listServers } from '../overview.ts';
@@ -45,7 +46,31 @@ const MachineType = builder.objectRef<MachineState>('Machine').implement({
       resolve: ({ gpus }) => Object.entries(gpus).map(([name, count]) => ({ name, count })),
     }),
     jobs: t.exposeInt('jobCount', {
-      description: 'The number of jobs that are running or being prepared.',
+      description:
+        'The number of jobs that are running or being prepared; of a cluster, also those that wait in its queue.',
+    }),
+    maxJobs: t.exposeInt('maxJobs', {
+      nullable: true,
+      description:
+        'Of a cluster, the maximum number of jobs of this worker; its CPUs and memory are then those of its largest node. Null for other machines.',
+    }),
+    regions: t.field({
+      type: [Region],
+      nullable: true,
+      description: 'The regions whose jobs run here; null: all.',
+      resolve: ({ regions }) => (regions as RegionName[] | undefined) ?? null,
+    }),
+    refusesImages: t.boolean({
+      description: 'Whether jobs that name an image cannot run here.',
+      resolve: ({ withImage }) => withImage === false,
+    }),
+    refusesJobsWithoutImage: t.boolean({
+      description: 'Whether jobs that name no image cannot run here.',
+      resolve: ({ withoutImage }) => withoutImage === false,
+    }),
+    unavailableReason: t.exposeString('unavailableReason', {
+      nullable: true,
+      description: 'Why a cluster does not answer; null if it answers, and for other machines.',
     }),
   }),
 });

@@ -7,6 +7,12 @@
  * as 1/slots at most. Otherwise such a machine would run four large jobs at once, but only one of 2 vCPUs. A request is only
  * reduced if no machine of any worker that can run the job has all of it. GPUs are never reduced.
  *
+ * Clusters: the engine of a cluster shares its nodes among jobs. A request is reduced to the size of its largest node, and the
+ * worker only limits the number of its jobs there (`maxJobs`). These jobs use no slots of the worker, and reserve nothing.
+ *
+ * Placement: a job goes to the first machine, in the order of the runner, that can run it now. The ordinary machines count as
+ * one place in this order, at which the one with the lowest cost is chosen.
+ *
  * Images: only workers that run images claim jobs that name an image. If there is no such worker, the next worker claims the
  * job and fails it with the reason.
  *
@@ -15,9 +21,15 @@
  * reserves GPUs, because the length of its wait is unknown. There is one reservation for each GPU model, and one for jobs that
  * wait for CPU or memory.
  */
-import { HARDWARE_DEFAULTS as DEFAULT } from '../../base/hardware.ts';
+import { HARDWARE_DEFAULTS as DEFAULT, REGIONS } from '../../base/hardware.ts';
 import type { Machine } from '../../runners/runner.ts';
-import { canRun, hasGpus, runsImages, type WorkerCapacity } from '../worker-capacity.ts';
+import {
+  canRun,
+  hasGpus,
+  runsImages,
+  servesRegion,
+  type WorkerCapacity,
+} from '../worker-capacity.ts';
 
 /** The resources that a job requests. */
 export type ResourceRequest = { gpu: string; gpuCount: number; cpu: number; memoryGb: number };
@@ -32,6 +44,7 @@ export type HeldCapacity = ResourceRequest & { machine: string; isLeaving?: bool
 export type CandidateJob = ResourceRequest & {
   id: string;
   namespaceId: string;
+  region: string;
   image?: string | null;
 };
 
@@ -52,7 +65,7 @@ type AdmissionInput<C extends CandidateJob> = {
   machines: readonly Machine[];
   /** The machines of other workers, and the machines of this worker that do not answer. */
   elsewhere: readonly WorkerCapacity[];
-  /** How many jobs this worker runs at once on all its machines together. */
+  /** How many jobs this worker runs at once on all its machines that are not clusters. */
   slots: number;
   slotsFree: number;
   held: Iterable<HeldCapacity>;
@@ -72,8 +85,13 @@ const SMALLEST_JOB = { gpu: 'none', gpuCount: 0, cpu: 2, memoryGb: 1 } as const;
 /** Thousandths of a vCPU, bytes of memory, and GPUs by model. */
 type ResourceAmount = { cpu: number; memory: number; gpus: Readonly<Record<string, number>> };
 
+function isCluster({ maxJobs }: Machine): boolean {
+  return maxJobs !== undefined;
+}
+
 /** Computes how much of a machine a job would use, whether or not that much is free. */
 function computeNeed(machine: Machine, slots: number, request: ResourceRequest): ResourceAmount {
+  if (isCluster(machine)) return { cpu: 0, memory: 0, gpus: {} };
   const cpu = machine.cpus * MILLI;
   const memory = machine.memoryBytes;
   return {
@@ -112,7 +130,7 @@ function makeGrant(machine: Machine, request: ResourceRequest): Grant {
     // Integers, because the columns of the attempt are integers.
     cpus: Math.min(request.cpu, Math.ceil(machine.cpus)),
     memoryBytes: Math.min(request.memoryGb * GIB, Math.floor(machine.memoryBytes)),
-    shared: isSmall(machine) || !fitsWhole(machine, request),
+    shared: !isCluster(machine) && (isSmall(machine) || !fitsWhole(machine, request)),
   };
 }
 
@@ -120,6 +138,7 @@ function makeGrant(machine: Machine, request: ResourceRequest): Grant {
 class MachineRoom {
   readonly machine: Machine;
   #slots: number;
+  #jobs: number;
   #cpu: number;
   #memory: number;
   #gpus: Record<string, number>;
@@ -127,6 +146,7 @@ class MachineRoom {
   constructor(machine: Machine, slots: number) {
     this.machine = machine;
     this.#slots = slots;
+    this.#jobs = machine.maxJobs ?? Number.POSITIVE_INFINITY;
     this.#cpu = machine.cpus * MILLI;
     this.#memory = machine.memoryBytes;
     this.#gpus = { ...machine.gpus };
@@ -137,6 +157,7 @@ class MachineRoom {
   }
 
   take({ cpu, memory, gpus }: ResourceAmount): void {
+    this.#jobs--;
     this.#cpu -= cpu;
     this.#memory -= memory;
     for (const [model, count] of Object.entries(gpus))
@@ -148,7 +169,18 @@ class MachineRoom {
   }
 
   fits(need: ResourceAmount): boolean {
-    return need.cpu <= this.#cpu && need.memory <= this.#memory && this.fitsGpus(need);
+    return (
+      this.#jobs > 0 && need.cpu <= this.#cpu && need.memory <= this.#memory && this.fitsGpus(need)
+    );
+  }
+
+  get isCluster(): boolean {
+    return isCluster(this.machine);
+  }
+
+  /** How many more jobs the machine may have, as far as its number of jobs is limited by itself. */
+  get jobsFree(): number {
+    return Math.max(0, this.#jobs);
   }
 
   /** Computes the largest shortage of any resource, as a fraction of the machine. */
@@ -180,7 +212,8 @@ function computeRooms(
   const rooms = new Map(machines.map((machine) => [machine.id, new MachineRoom(machine, slots)]));
   for (const held of heldCapacity) {
     const room = rooms.get(held.machine);
-    if (!room) continue;
+    // An attempt that is being removed counts in a cluster no more than it has a slot elsewhere.
+    if (!room || (room.isCluster && held.isLeaving)) continue;
     const { cpu, memory, gpus } = room.need(held);
     // A share of a shared resource belongs to the slot. A leaving attempt has no slot any more.
     const { cpus, memoryBytes } = room.machine;
@@ -196,16 +229,31 @@ function computeRooms(
 }
 
 /**
- * Finds the pools in which a job could start, before the queue is read.
- * @returns GPU model, or `none` → the maximum number of GPUs that a job may request (0 for `none`), without models of which no
- *   GPU is free
+ * GPU model, or `none` → region → the maximum number of GPUs that a job may request (0 for `none`). Regions and models in which
+ * no job could start are omitted.
  */
-export function findClaimablePools(
-  input: Pick<AdmissionInput<CandidateJob>, 'machines' | 'slots' | 'held'>,
-): Map<string, number> {
-  const pools = new Map<string, number>();
-  for (const room of computeRooms(input.machines, input.slots, input.held).values()) {
+export type ClaimablePools = ReadonlyMap<string, Readonly<Record<string, number>>>;
+
+/** Finds the pools in which a job could start, and how many jobs could start in all, before the queue is read. */
+export function findClaimablePools({
+  machines,
+  slots,
+  slotsFree,
+  held,
+}: Pick<AdmissionInput<CandidateJob>, 'machines' | 'slots' | 'slotsFree' | 'held'>): {
+  pools: ClaimablePools;
+  jobsFree: number;
+} {
+  const pools = new Map<string, Record<string, number>>();
+  const add = (model: string, regions: readonly string[], count: number) => {
+    const pool = pools.get(model) ?? {};
+    for (const region of regions) pool[region] = Math.max(pool[region] ?? 0, count);
+    pools.set(model, pool);
+  };
+  const rooms = [...computeRooms(machines, slots, held).values()];
+  for (const room of rooms) {
     const { machine } = room;
+    if (!room.isCluster && slotsFree <= 0) continue;
     // The smallest need is that of the smallest job, or the share of a job that requests more than the machine has.
     const oversized = room.need({ ...SMALLEST_JOB, cpu: Infinity, memoryGb: Infinity });
     const minimum = room.need(SMALLEST_JOB);
@@ -215,11 +263,17 @@ export function findClaimablePools(
       gpus: {},
     };
     if (!room.fits(smallest)) continue;
-    pools.set('none', 0);
-    for (const [model, count] of Object.entries(machine.gpus))
-      if (room.gpusFree(model) > 0) pools.set(model, Math.max(pools.get(model) ?? 0, count));
+    const { regions = REGIONS, gpus } = machine;
+    add('none', regions, 0);
+    for (const [model, count] of Object.entries(gpus))
+      if (room.gpusFree(model) > 0) add(model, regions, count);
   }
-  return pools;
+  return { pools, jobsFree: sumJobsFree(rooms, slotsFree) };
+}
+
+function sumJobsFree(rooms: readonly MachineRoom[], slotsFree: number): number {
+  const inClusters = rooms.filter((room) => room.isCluster).map((room) => room.jobsFree);
+  return inClusters.reduce((sum, jobs) => sum + jobs, Math.max(0, slotsFree));
 }
 
 /**
@@ -261,9 +315,8 @@ class Admission<C extends CandidateJob> {
   }
 
   run(reserved: readonly C[]): void {
-    for (const job of reserved)
-      if (this.#slotsFree > 0 && this.#place(job)) this.#countStart(job.namespaceId);
-    while (this.#slotsFree > 0) {
+    for (const job of reserved) if (this.#place(job, true)) this.#countStart(job.namespaceId);
+    while (sumJobsFree(this.#rooms, this.#slotsFree) > 0) {
       const queue = this.#nextQueue();
       if (!queue) return;
       const job = queue.jobs[queue.next++] as C;
@@ -283,20 +336,32 @@ class Admission<C extends CandidateJob> {
   }
 
   /** Places a job on a machine, or makes a reservation for it. @returns whether it starts */
-  #place(job: C): boolean {
+  #place(job: C, hasReservation = false): boolean {
     this.#seen.add(job.id);
-    const candidates = this.#candidateRooms(job).map((room) => ({ room, need: room.need(job) }));
-    const [best] = candidates
-      .filter(({ room, need }) => room.fits(need))
-      .sort((a, b) => placementCost(a.room, job) - placementCost(b.room, job));
+    const rooms = this.#candidateRooms(job);
+    const best = this.#choose(rooms, job);
     if (!best) {
-      this.#reserve(job, candidates);
+      // Without a free slot, only clusters have room. Then a job may wait for a slot alone, and its turn is still to come.
+      if (hasReservation || this.#slotsFree > 0) this.#reserve(job, rooms);
       return false;
     }
-    best.room.take(best.need);
-    this.admitted.push({ job, grant: makeGrant(best.room.machine, job) });
-    this.#slotsFree--;
+    best.take(best.need(job));
+    this.admitted.push({ job, grant: makeGrant(best.machine, job) });
+    if (!best.isCluster) this.#slotsFree--;
     return true;
+  }
+
+  /** Chooses the machine on which a job starts now; undefined if it fits on none. */
+  #choose(candidates: readonly MachineRoom[], job: C): MachineRoom | undefined {
+    const fitting = candidates.filter(
+      (room) => (room.isCluster || this.#slotsFree > 0) && room.fits(room.need(job)),
+    );
+    const [first] = fitting;
+    if (!first || first.isCluster) return first;
+    const [cheapest] = fitting
+      .filter((room) => !room.isCluster)
+      .sort((a, b) => placementCost(a, job) - placementCost(b, job));
+    return cheapest;
   }
 
   /**
@@ -306,15 +371,21 @@ class Admission<C extends CandidateJob> {
   #candidateRooms(job: C): readonly MachineRoom[] {
     const request = this.#hasImageWorker ? job : { ...job, image: null };
     const isCapable = (machine: WorkerCapacity) =>
-      hasGpus(machine, request) && canRun(machine, request);
+      servesRegion(machine, request) && hasGpus(machine, request) && canRun(machine, request);
     const capable = this.#rooms.filter(({ machine }) => isCapable(machine));
     const whole = capable.filter(({ machine }) => fitsWhole(machine, request));
     if (whole.length > 0) return whole;
     return this.#elsewhere.some((m) => isCapable(m) && fitsWhole(m, request)) ? [] : capable;
   }
 
-  /** Reserves the capacity of the machine that lacks the least, unless another job has this kind of reservation. */
-  #reserve(job: C, candidates: { room: MachineRoom; need: ResourceAmount }[]): void {
+  /**
+   * Reserves the capacity of the machine that lacks the least, unless another job has this kind of reservation. Clusters are
+   * left out: what a job waits for there is a place among their jobs.
+   */
+  #reserve(job: C, rooms: readonly MachineRoom[]): void {
+    const candidates = rooms
+      .filter((room) => !room.isCluster)
+      .map((room) => ({ room, need: room.need(job) }));
     const withGpus = candidates.filter(({ room, need }) => room.fitsGpus(need));
     const kind = withGpus.length > 0 ? 'any' : job.gpu;
     const [nearest] = (withGpus.length > 0 ? withGpus : candidates).sort(

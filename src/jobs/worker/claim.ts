@@ -25,7 +25,13 @@ import { JOB_CLAIM_LOCK } from '../../base/advisory-locks.ts';
 import { newId } from '../../base/ids.ts';
 import { withConnection } from '../../platform/database/client.ts';
 import { PHASES } from '../state.ts';
-import type { Admitted, CandidateJob, NamespaceQueue, ResourceRequest } from './admission.ts';
+import type {
+  Admitted,
+  CandidateJob,
+  ClaimablePools,
+  NamespaceQueue,
+  ResourceRequest,
+} from './admission.ts';
 
 /** An open attempt of a worker, with the resources that it holds. */
 export type ClaimedAttempt = ResourceRequest & {
@@ -36,13 +42,13 @@ export type ClaimedAttempt = ResourceRequest & {
 /** A new attempt. `waitedSeconds`: how long its job could have been claimed before. */
 export type ClaimResult = ClaimedAttempt & { region: string; waitedSeconds: number };
 
-export type WaitingJob = CandidateJob & { region: string; hasRepo: boolean; image: string | null };
+export type WaitingJob = CandidateJob & { hasRepo: boolean; image: string | null };
 
 type ClaimInput = {
   workerId: string;
   runner: string;
-  /** GPU model, or `none` → the maximum `gpuCount` of a job. Regions do not matter: a worker serves all of them. */
-  pools: ReadonlyMap<string, number>;
+  /** The pools to read. */
+  pools: ClaimablePools;
   /** How many namespace queues to read. */
   maxQueues: number;
   maxJobsPerQueue: number;
@@ -84,6 +90,8 @@ const NOT_SKIPPED_NAMESPACES =
  * Reads the waiting jobs among which the worker chooses:
  * - `first_queues`: the first namespace queues that have a job for this worker.
  * - `queues`: these queues, and all other queues of the same namespaces; `turn` is their position in the order of claims.
+ * - `max_gpus`: region → the most GPUs of a job, without the regions that the worker does not serve. Queues of other regions are
+ *   filtered out: in the index the region follows the order of claims, so one scan per GPU model finds the first of all regions.
  * - `reserved`: the jobs with a reservation, whose `turn` is null. They are found by id alone: with the condition of the index
  *   of waiting jobs, the planner would scan that whole index, because it is usually empty when statistics are collected.
  *
@@ -91,7 +99,7 @@ const NOT_SKIPPED_NAMESPACES =
  */
 const buildReadStatement = (hasSkipList: boolean) => `
   with pools as (
-    select * from jsonb_to_recordset($1 -> 'pools') as p (gpu text, max_gpus int)
+    select * from jsonb_to_recordset($1 -> 'pools') as p (gpu text, max_gpus jsonb)
   ),${hasSkipList ? SKIP_LIST : ''} first_queues as (
     select in_pool.* from pools cross join lateral (
       select l.namespace_id, l.held, l.served_at, l.line_served_at from queue_lines l
@@ -99,21 +107,22 @@ const buildReadStatement = (hasSkipList: boolean) => `
         select from jobs
         where gpu = l.gpu and region = l.region and namespace_id = l.namespace_id and id >= l.head
           and status = 'queued' and attempt_id is null and available_at <= now()
-          and (l.gpu = 'none' or gpu_count <= max_gpus)${hasSkipList ? NOT_SKIPPED_JOBS : ''}
+          and (l.gpu = 'none' or gpu_count <= (max_gpus ->> l.region)::int)${hasSkipList ? NOT_SKIPPED_JOBS : ''}
         order by id limit 1
       ) any_job
-      where l.gpu = pools.gpu and open${hasSkipList ? NOT_SKIPPED_NAMESPACES : ''}
+      where l.gpu = pools.gpu and open and max_gpus ->> l.region is not null${hasSkipList ? NOT_SKIPPED_NAMESPACES : ''}
       order by l.held, l.served_at, l.namespace_id, l.line_served_at, l.region
       limit ($1 ->> 'maxQueues')::int
     ) in_pool
     order by in_pool.held, in_pool.served_at, in_pool.namespace_id, in_pool.line_served_at
     limit ($1 ->> 'maxQueues')::int
   ), queues as (
-    select l.namespace_id, l.gpu, l.region, l.head, l.held, pools.max_gpus, row_number() over (
+    select l.namespace_id, l.gpu, l.region, l.head, l.held, max_gpus, row_number() over (
       order by l.held, l.served_at, l.namespace_id, l.line_served_at, l.region
     )::int as turn
     from (select distinct namespace_id from first_queues) n
-      join queue_lines l using (namespace_id) join pools using (gpu) where l.open
+      join queue_lines l using (namespace_id) join pools using (gpu)
+    where l.open and max_gpus ->> l.region is not null
   ), reserved as materialized (
     select * from jobs where id in (select jsonb_array_elements_text($1 -> 'reserved'))
   )
@@ -124,7 +133,7 @@ const buildReadStatement = (hasSkipList: boolean) => `
     from jobs
     where gpu = l.gpu and region = l.region and namespace_id = l.namespace_id and id >= l.head
       and status = 'queued' and attempt_id is null and available_at <= now()
-      and (l.gpu = 'none' or gpu_count <= l.max_gpus)${hasSkipList ? NOT_SKIPPED_JOBS : ''}
+      and (l.gpu = 'none' or gpu_count <= (l.max_gpus ->> l.region)::int)${hasSkipList ? NOT_SKIPPED_JOBS : ''}
     order by id limit ($1 ->> 'maxJobsPerQueue')::int
   ) j
   union all

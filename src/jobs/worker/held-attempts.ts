@@ -7,7 +7,8 @@
 
 import { setTimeout as delay } from 'node:timers/promises';
 import { isDatabaseUnavailable } from '../../platform/database/outage.ts';
-import { RunnerUnavailable } from '../../runners/runner.ts';
+import { listClusters, RunnerUnavailable } from '../../runners/runner.ts';
+import { listUsableMachines } from '../worker-capacity.ts';
 import type { HeldCapacity } from './admission.ts';
 import { failAttempt, superviseAttempt } from './attempt.ts';
 import type { Deps } from './attempt-row.ts';
@@ -42,7 +43,7 @@ export class HeldAttempts {
   readonly known = new Set<string>();
   readonly #deps: Deps;
   readonly #options: Options;
-  /** Attempts that hold a slot. */
+  /** Attempts that hold a slot, or a place among the jobs of a cluster. */
   readonly #active = new Map<string, HeldAttempt>();
   /** Ended attempts that are being removed. Their GPUs stay reserved until their processes have certainly ended. */
   readonly #leaving = new Map<string, HeldAttempt>();
@@ -52,8 +53,23 @@ export class HeldAttempts {
     this.#options = options;
   }
 
+  /** Attempts on clusters use no slots. */
   get slotsUsed(): number {
-    return this.#active.size;
+    const clusters = new Set(listClusters(this.#deps.runner).map(({ id }) => id));
+    if (clusters.size === 0) return this.#active.size;
+    return this.#active
+      .values()
+      .reduce((used, { machine }) => (clusters.has(machine) ? used : used + 1), 0);
+  }
+
+  /** Counts the attempts of each cluster, waiting or running, by the id of its machine. */
+  countClusterJobs(): Map<string, number> {
+    const counts = new Map(listClusters(this.#deps.runner).map(({ id }) => [id, 0]));
+    for (const { machine } of this.#active.values()) {
+      const count = counts.get(machine);
+      if (count !== undefined) counts.set(machine, count + 1);
+    }
+    return counts;
   }
 
   has(attemptId: string): boolean {
@@ -147,7 +163,7 @@ export class HeldAttempts {
 
   #hasMachine(id: string): boolean {
     const { config, runner } = this.#deps;
-    return config.jobSlots > 0 && runner.machines.some((machine) => machine.id === id);
+    return listUsableMachines(runner, config.jobSlots).some((machine) => machine.id === id);
   }
 
   /** @throws Error while the database is unavailable; the caller then retries */

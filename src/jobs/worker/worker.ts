@@ -5,14 +5,21 @@
  */
 
 import { setTimeout as delay } from 'node:timers/promises';
-import { listAttemptKinds, type Machine } from '../../runners/runner.ts';
+import { listAttemptKinds, listClusters, type Machine } from '../../runners/runner.ts';
 import {
   listAdvertisedMachines,
+  listUsableMachines,
   runsImages,
   WORKER_SILENCE_S,
   type WorkerCapacity,
 } from '../worker-capacity.ts';
-import { admit, findClaimablePools, type HeldCapacity, type Reservations } from './admission.ts';
+import {
+  admit,
+  type ClaimablePools,
+  findClaimablePools,
+  type HeldCapacity,
+  type Reservations,
+} from './admission.ts';
 import type { Deps } from './attempt-row.ts';
 import {
   type ClaimedAttempt,
@@ -41,8 +48,10 @@ const SHORT_SCAN = 16;
 const LONG_SCAN = { maxQueues: 32, maxJobsPerQueue: 64 };
 
 export type Worker = AsyncDisposable & {
-  /** How many of its slots are in use. */
+  /** How many of its slots are in use. Jobs on clusters use none. */
   readonly slotsUsed: number;
+  /** Cluster → its jobs, waiting or running, and whether it answers. */
+  listClusterLoads(): { cluster: string; jobs: number; isUp: boolean }[];
 };
 
 type Options = { pauses: RetryPauses; awayMs: number };
@@ -64,8 +73,10 @@ type ClaimRoom = {
   elsewhere: readonly WorkerCapacity[];
   held: readonly HeldCapacity[];
   slotsFree: number;
-  /** The pools from which jobs could start, as `findClaimablePools` returns them. */
-  pools: ReadonlyMap<string, number>;
+  /** How many jobs could start, on slots and on clusters. */
+  jobsFree: number;
+  /** The pools from which they could start. */
+  pools: ClaimablePools;
 };
 
 /** `claims` has fewer jobs than `admitted` if another transaction has locked some. */
@@ -111,6 +122,15 @@ class JobWorker implements Worker {
     return this.#attempts.slotsUsed;
   }
 
+  listClusterLoads(): { cluster: string; jobs: number; isUp: boolean }[] {
+    const counts = this.#attempts.countClusterJobs();
+    return listClusters(this.#deps.runner).map(({ id, unavailableReason }) => ({
+      cluster: id,
+      jobs: counts.get(id) ?? 0,
+      isUp: unavailableReason === undefined,
+    }));
+  }
+
   async start(): Promise<void> {
     const { bus, runner, log } = this.#deps;
     if (runner.warning) log.warn(runner.warning);
@@ -144,14 +164,14 @@ class JobWorker implements Worker {
     await this.#attempts.settled();
   }
 
-  /** The machines that answer now. A worker without slots has no machines. */
+  /** The machines that answer now and can get jobs. */
   get #machines(): readonly Machine[] {
-    return this.#slots > 0 ? this.#deps.runner.machines : [];
+    return listUsableMachines(this.#deps.runner, this.#slots);
   }
 
-  /** The machines that the worker advertises to its peers. A worker without slots advertises none. */
+  /** The machines that the worker advertises to its peers. */
   get #capacity() {
-    return this.#slots > 0 ? listAdvertisedMachines(this.#deps.runner) : [];
+    return listAdvertisedMachines(this.#deps.runner, this.#slots);
   }
 
   /** The attempts that the database assigns to this worker. */
@@ -191,7 +211,7 @@ class JobWorker implements Worker {
       for await (const _ of bus.wakes('queue', this.#stopping.signal)) {
         clearTimeout(timer);
         const isLocked = await this.#claimAll();
-        const dueMs = this.slotsUsed < this.#slots ? await this.#msUntilDue() : null;
+        const dueMs = this.#computeRoom().jobsFree > 0 ? await this.#msUntilDue() : null;
         // A wait that is too short does no harm: the time is read again after it.
         const waitMs = Math.min(
           dueMs ?? Number.POSITIVE_INFINITY,
@@ -226,8 +246,8 @@ class JobWorker implements Worker {
     let hasRefreshedPeers = false;
     for (let isLong = this.#reservations.size > 0; !this.#stopping.signal.aborted; ) {
       const room = this.#computeRoom();
-      if (room.slotsFree <= 0 || room.pools.size === 0) return false;
-      const shortScan = Math.min(room.slotsFree, SHORT_SCAN);
+      if (room.pools.size === 0) return false;
+      const shortScan = Math.min(room.jobsFree, SHORT_SCAN);
       const scan = isLong ? LONG_SCAN : { maxQueues: shortScan, maxJobsPerQueue: shortScan };
       const result = await this.#claimOnce(room, { ...scan, skip: skipList }, hasRefreshedPeers);
       if (result === 'peers needed') {
@@ -257,12 +277,15 @@ class JobWorker implements Worker {
     const machines = capacity.filter(({ away }) => !away);
     const elsewhere = [...this.#peers.machines, ...capacity.filter(({ away }) => away)];
     const held = this.#attempts.capacity();
-    const pools = findClaimablePools({ machines, slots: this.#slots, held });
-    return { machines, elsewhere, held, slotsFree: this.#slots - this.slotsUsed, pools };
+    const slots = this.#slots;
+    const slotsFree = slots - this.slotsUsed;
+    const claimable = findClaimablePools({ machines, slots, slotsFree, held });
+    return { machines, elsewhere, held, slotsFree, ...claimable };
   }
 
-  #poolsWithoutAttempts({ machines }: ClaimRoom): ReadonlyMap<string, number> {
-    return findClaimablePools({ machines, slots: this.#slots, held: [] });
+  #poolsWithoutAttempts({ machines }: ClaimRoom): ClaimablePools {
+    const slots = this.#slots;
+    return findClaimablePools({ machines, slots, slotsFree: slots, held: [] }).pools;
   }
 
   /**
@@ -357,19 +380,23 @@ class JobWorker implements Worker {
   }
 }
 
-function hasAllPools(
-  pools: ReadonlyMap<string, number>,
-  expected: ReadonlyMap<string, number>,
-): boolean {
-  return [...expected].every(([model, count]) => pools.get(model) === count);
+function hasAllPools(pools: ClaimablePools, expected: ClaimablePools): boolean {
+  return [...expected].every(([model, maxGpus]) =>
+    Object.entries(maxGpus).every(([region, count]) => pools.get(model)?.[region] === count),
+  );
 }
 
 /** Describes the resources of a machine for the log at startup. */
-function describeMachine({ id, cpus, memoryBytes, gpus }: Machine, slots: number): string {
+function describeMachine(machine: Machine, slots: number): string {
+  const { id, cpus, memoryBytes, gpus, maxJobs, regions } = machine;
   const memory = `${(memoryBytes / 2 ** 30).toFixed(1)} GiB`;
   const models = Object.entries(gpus).map(([model, count]) => `, ${count} × ${model}`);
+  const capacity = `${cpus} vCPUs, ${memory}${models.join('')}`;
+  const where = regions ? ` It runs jobs of ${regions.join(', ')} only.` : '';
+  if (maxJobs !== undefined)
+    return `Cluster "${id}" runs up to ${maxJobs} jobs of this worker at once, each with up to ${capacity}.${where}`;
   return (
-    `Machine "${id}" has ${cpus} vCPUs, ${memory}${models.join('')} for jobs. ` +
+    `Machine "${id}" has ${capacity} for jobs.${where} ` +
     `A job that requests more than the machine has shares the whole machine with other jobs, up to ${slots} in all`
   );
 }

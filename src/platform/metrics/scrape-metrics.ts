@@ -18,6 +18,8 @@ export type Sources = {
   transfers(): { running: number; waiting: number };
   /** Job slots of this process. */
   slots(): { total: number; used: number };
+  /** The clusters that this process drives. */
+  clusters(): { cluster: string; jobs: number; isUp: boolean }[];
   /** Requests since startup that exceeded the rate limit of their plan. */
   refusals(): Iterable<[plan: string, count: number]>;
   /** Job queues, by GPU and region, with waiting jobs. `oldest`: how long the oldest job has waited, in seconds. */
@@ -170,6 +172,15 @@ function defineProcessMetrics(registers: Registry[], sources: Partial<Sources>):
   );
   gauge('loam_job_slots_used', 'Jobs that this process runs', [], () =>
     unlabelled(sources.slots?.().used),
+  );
+  gauge(
+    'loam_cluster_jobs',
+    'Jobs of this process in a cluster, waiting or running',
+    ['cluster'],
+    () => (sources.clusters?.() ?? []).map(({ cluster, jobs }) => [{ cluster }, jobs]),
+  );
+  gauge('loam_cluster_up', '1 if the cluster answers', ['cluster'], () =>
+    (sources.clusters?.() ?? []).map(({ cluster, isUp }) => [{ cluster }, Number(isUp)]),
   );
   new Counter({
     name: 'loam_rate_limit_refusals_total',

@@ -108,7 +108,7 @@ function receiveSignals() {
 type Claimed = { client: AgentClient; launcher: Launcher; signals: Signals; spec: AgentSpec };
 
 async function runClaimed(
-  { dir, jobDir, attempt }: AgentOptions,
+  { dir, jobDir, attempt, sharedDir }: AgentOptions,
   { client, launcher, signals, spec }: Claimed,
 ): Promise<number> {
   const beforeStart = signals.beforeStart;
@@ -121,6 +121,7 @@ async function runClaimed(
     if (error instanceof Refused || beforeStart.aborted) throw error;
     return error as Error;
   });
+  await settleOrAbort(launcher.ready, beforeStart);
   await client.request('begin', { method: 'POST', signal: beforeStart });
   const startedAt = Date.now();
   const { memoryBytes, diskBytes, files, ...work } = spec.work;
@@ -139,6 +140,7 @@ async function runClaimed(
     client,
     dir,
     jobDir,
+    isInPod: sharedDir !== undefined,
     measureUsage: () => launcher.measureUsage(),
     stop: (how) => signals.stop(how),
     endCommand: () => launcher.endCommand(),
@@ -159,6 +161,17 @@ async function runClaimed(
   const exitCode = sent.value;
   console.error(`The attempt ${attempt} has ended with ${exitCode ?? 'an unknown exit code'}.`);
   return exitCode ?? 0;
+}
+
+/** @throws the reason of the signal when it aborts first */
+async function settleOrAbort(settled: Promise<void>, signal: AbortSignal): Promise<void> {
+  const aborted = Promise.withResolvers<never>();
+  const abort = () => aborted.reject(signal.reason);
+  signal.addEventListener('abort', abort, { once: true });
+  if (signal.aborted) abort();
+  await Promise.race([settled, aborted.promise]).finally(() =>
+    signal.removeEventListener('abort', abort),
+  );
 }
 
 /** Unpacks the working directory. @throws Error with a reason for the job's user */

@@ -16,6 +16,7 @@ import { CpuShares } from '../cpu-share.ts';
 import {
   ArtifactsNotKept,
   type AttemptSpec,
+  type ClusterState,
   GRACE_MS,
   type Handle,
   type LogBatch,
@@ -104,6 +105,11 @@ class ClusterRunner implements AgentRunner {
     const { machine, maxJobs, regions } = this.#options;
     if (this.#engine.unavailableReason !== undefined) return [];
     return [{ id: machine, ...this.#engine.capacity, maxJobs, ...(regions && { regions }) }];
+  }
+
+  get clusters(): readonly ClusterState[] {
+    const { unavailableReason } = this.#engine;
+    return [{ id: this.#options.machine, unavailableReason }];
   }
 
   get hasUnavailableEngine(): boolean {
@@ -364,6 +370,11 @@ class ClusterRunner implements AgentRunner {
 
   async remove(handle: Handle): Promise<void> {
     const id = String(handle.attempt);
+    // Otherwise it belongs to another runner, or is removed: the folder goes last.
+    if (existsSync(this.#folder(id))) await this.#remove(id);
+  }
+
+  async #remove(id: string): Promise<void> {
     const session = await this.findSession(id);
     const hasEnded = existsSync(this.#file(id, 'exit'));
     session?.close();
@@ -377,7 +388,7 @@ class ClusterRunner implements AgentRunner {
     const folders = (await readdir(this.#options.dir)).filter((name) => !name.startsWith('.'));
     const known = new Set([...folders, ...(await this.#engine.list())]);
     const orphans = [...known].filter((id) => !keep.has(id));
-    const results = await Promise.allSettled(orphans.map((attempt) => this.remove({ attempt })));
+    const results = await Promise.allSettled(orphans.map((id) => this.#remove(id)));
     const errors = results.flatMap((end) => (end.status === 'rejected' ? [end.reason] : []));
     if (errors.length > 0)
       throw new AggregateError(errors, `${errors.length} attempts cannot be removed`);

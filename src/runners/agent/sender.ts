@@ -31,6 +31,8 @@ type SenderOptions = {
   /** The agent's folder, with the files of the supervisor. */
   dir: string;
   jobDir: string;
+  /** The folders of the job are volumes of its pod, which have files of the job only, whatever user wrote them. */
+  isInPod: boolean;
   measureUsage(): Promise<MeasuredUsage | null>;
   /** Ends the command. */
   stop(how: 'TERM' | 'KILL'): void;
@@ -165,14 +167,14 @@ export class Sender {
 
   /** Not repeated: the worker repeats its request when the transfer breaks. */
   async #sendOutput({ request, path }: NonNullable<AgentControl['output']>): Promise<void> {
-    const { client, jobDir } = this.#options;
+    const { client, jobDir, isInPod } = this.#options;
     const { signal } = this.#over;
     const target = `output?request=${encodeURIComponent(request)}`;
     const fail = (failure: OutputFailure) =>
       client.request(target, { method: 'POST', json: failure, signal });
     const found = await locateOutput(jobDir, path);
     if (!found) return void (await fail({ reason: null }));
-    const tar = createTar(found);
+    const tar = createTar({ ...found, ...(isInPod && { owner: null }) });
     let reason: string | undefined;
     tar.once('error', (error) => {
       if (error instanceof ArtifactsNotKept) reason = error.message;

@@ -40,6 +40,8 @@ export type Launcher = {
   isMemoryEnforced: boolean;
   /** Creates what must exist before the attempt begins. */
   prepare(): void;
+  /** Settles when the command can begin at once. In a pod, the image of the job may have to be pulled before. */
+  ready: Promise<void>;
   start(spec: AgentSpec, outputs: WorkOutputs): Promise<Work>;
   /** Makes the end of the command known, because it can no longer report it itself. */
   endCommand(): void;
@@ -47,9 +49,10 @@ export type Launcher = {
   measureUsage(): Promise<MeasuredUsage | null>;
 };
 
-export function createFifos(dir: string, names: readonly string[]): void {
+/** @param mode octal, as of `chmod` */
+export function createFifos(dir: string, names: readonly string[], mode: string): void {
   const missing = names.map((name) => join(dir, name)).filter((path) => !existsSync(path));
-  if (missing.length > 0) execFileSync('mkfifo', ['-m', '600', ...missing]);
+  if (missing.length > 0) execFileSync('mkfifo', ['-m', mode, ...missing]);
 }
 
 export type ProcessLauncherOptions = {
@@ -70,7 +73,8 @@ export function createProcessLauncher(options: ProcessLauncherOptions): Launcher
   return {
     fifoDir: dir,
     isMemoryEnforced: false,
-    prepare: () => createFifos(dir, ['out', 'err']),
+    prepare: () => createFifos(dir, ['out', 'err'], '600'),
+    ready: Promise.resolve(),
     async start({ command, env, image }, { out, err }) {
       const folders = mapMounts((name) => join(jobDir, name));
       const inImage = image !== null;
@@ -165,42 +169,47 @@ function countOwnOomKills(): number {
   return 0;
 }
 
-/*
- * In a pod the command runs in another container, under a shell that shares a folder of FIFOs with the agent
- * (`../kubernetes/wrapper.ts`).
- */
-
 /** How long to wait for the report of the exit code after the outputs were closed. */
 const LAST_REPORT_MS = 1_000;
 
-/** @param shared the folder that both containers have, at `agentPath` here */
-export function createContainerLauncher(agentPath: string): Launcher {
-  const fileOf = (name: string) => join(agentPath, name);
+/**
+ * Runs the command in the container `job` of the pod, under a shell that waits for it (`../kubernetes/wrapper.ts`).
+ * @param dir the folder that both containers share, and nothing else. The job may run as another user
+ */
+export function createContainerLauncher(dir: string): Launcher {
+  const fileOf = (name: string) => join(dir, name);
+  const ready = Promise.withResolvers<void>();
+  const begun = Promise.withResolvers<void>();
   const exited = Promise.withResolvers<WorkEnd>();
   let usage: MeasuredUsage | null = null;
   let hasBegun = false;
+  let oomKills = 0;
+  let reports: ReturnType<typeof receiveReports> | undefined;
+  const receive = (line: string) => {
+    const [word, first, second] = line.split(' ');
+    if (word === 'ready') ready.resolve();
+    else if (word === 'begun') {
+      hasBegun = true;
+      begun.resolve();
+    } else if (word === 'usage' && second !== undefined)
+      usage = { cpuSeconds: Number(first), memoryBytes: Number(second), gpuPercent: 0 };
+    else if (word === 'exit' && first !== undefined && Number(first) <= 255) {
+      oomKills = Number(second ?? 0);
+      exited.resolve({ exitCode: Number(first), ran: hasBegun });
+    }
+  };
   const endCommand = () => exited.resolve({ exitCode: null, ran: hasBegun });
   return {
-    fifoDir: agentPath,
+    fifoDir: dir,
     // By the container's own limit.
     isMemoryEnforced: true,
-    prepare: () => createFifos(agentPath, SHARED.fifos),
+    prepare() {
+      createFifos(dir, SHARED.fifos, '666');
+      reports = receiveReports(fileOf(SHARED.end), receive);
+    },
+    ready: ready.promise,
     endCommand,
     async start({ command, env }, { closed }) {
-      const begun = Promise.withResolvers<void>();
-      let oomKills = 0;
-      const reports = receiveReports(fileOf(SHARED.end), (line) => {
-        const [word, first, second] = line.split(' ');
-        if (word === 'begun') {
-          hasBegun = true;
-          begun.resolve();
-        } else if (word === 'usage' && second !== undefined)
-          usage = { cpuSeconds: Number(first), memoryBytes: Number(second), gpuPercent: 0 };
-        else if (word === 'exit' && first !== undefined && Number(first) <= 255) {
-          oomKills = Number(second ?? 0);
-          exited.resolve({ exitCode: Number(first), ran: true });
-        }
-      });
       // The shell was killed. Its last report, if there is one, arrives within the time of `reports.end`.
       void closed.then(() => setTimeout(endCommand, LAST_REPORT_MS));
       // Open for reading too, so that writing never fails while the shell does not read.
@@ -208,7 +217,7 @@ export function createContainerLauncher(agentPath: string): Launcher {
       const send = (signal: 'TERM' | 'KILL') => void writeSync(control, `${signal}\n`);
       const folder = { HOME: MOUNTS.home, TMPDIR: MOUNTS.tmp };
       const script = `${environmentScript({ ...folder, ...env }, MOUNTS.work)}exec /bin/sh -c ${quoteForShell(command)}\n`;
-      writeFileSync(fileOf(`${SHARED.start}.new`), script, { mode: 0o600 });
+      writeFileSync(fileOf(`${SHARED.start}.new`), script, { mode: 0o644 });
       renameSync(fileOf(`${SHARED.start}.new`), fileOf(SHARED.start));
       return {
         pid: undefined,
@@ -222,7 +231,7 @@ export function createContainerLauncher(agentPath: string): Launcher {
         },
         countOomKills: () => oomKills,
         async release() {
-          await reports.end();
+          await reports?.end();
           closeSync(control);
         },
       };

@@ -11,7 +11,15 @@ type Attempt = {
   /** Looks at the state again when that condition has lasted too long. */
   timer: NodeJS.Timeout | undefined;
   trouble: Trouble | undefined;
-  event: string | undefined;
+  explanation: Explanation;
+};
+
+/** Facts about a pod that gets no containers, which are not in its status. */
+export type Explanation = {
+  /** What a warning of Kubernetes says. */
+  event?: string | undefined;
+  /** Its node does not answer, so nobody creates the containers. */
+  isNodeSilent?: boolean;
 };
 
 const UNKNOWN: EngineState = { kind: 'unknown' };
@@ -28,9 +36,9 @@ export class Attempts implements Disposable {
     return this.#attempts.get(id)?.pod;
   }
 
-  /** The attempt of the pod with this name. */
-  find(podName: string): string | undefined {
-    for (const [id, { pod }] of this.#attempts) if (pod.metadata?.name === podName) return id;
+  /** The attempt of the pod with this uid. */
+  find(uid: string): string | undefined {
+    for (const [id, { pod }] of this.#attempts) if (pod.metadata?.uid === uid) return id;
     return undefined;
   }
 
@@ -39,19 +47,21 @@ export class Attempts implements Disposable {
     const known = this.#attempts.get(id);
     const attempt: Attempt = known ?? {
       ...{ pod, isDeleted, state: UNKNOWN },
-      ...{ since: undefined, timer: undefined, trouble: undefined, event: undefined },
+      ...{ since: undefined, timer: undefined, trouble: undefined, explanation: {} },
     };
     this.#attempts.set(id, attempt);
     attempt.pod = pod;
     attempt.isDeleted = isDeleted;
+    // The node has answered, if that was in doubt.
+    attempt.explanation = { event: attempt.explanation.event };
     this.#review(id, attempt);
   }
 
-  /** Says what events tell about a pod that gets no containers. */
-  explain(id: string, event: string): void {
+  /** Holds until the next status of the pod. */
+  explain(id: string, explanation: Explanation): void {
     const attempt = this.#attempts.get(id);
     if (!attempt) return;
-    attempt.event = event;
+    attempt.explanation = explanation;
     this.#review(id, attempt);
   }
 
@@ -80,7 +90,7 @@ export class Attempts implements Disposable {
   #review(id: string, attempt: Attempt): void {
     clearTimeout(attempt.timer);
     if (isFinal(attempt.state)) return;
-    const { pod, isDeleted, event } = attempt;
+    const { pod, isDeleted, explanation } = attempt;
     const trouble = findTrouble(pod);
     if (!trouble?.isVague || !attempt.trouble) attempt.trouble = trouble;
     const patience = findPatience(pod);
@@ -93,7 +103,12 @@ export class Attempts implements Disposable {
     const isOverdue = leftMs <= 0;
     if (leftMs > 0 && leftMs < Number.POSITIVE_INFINITY)
       attempt.timer = setTimeout(() => this.#review(id, attempt), leftMs + 1).unref();
-    const state = toState(pod, { isOverdue, isDeleted, trouble: attempt.trouble, event });
+    const state = toState(pod, {
+      isOverdue,
+      isDeleted,
+      trouble: attempt.trouble,
+      ...explanation,
+    });
     if (JSON.stringify(state) === JSON.stringify(attempt.state)) return;
     attempt.state = state;
     this.#notify(id);

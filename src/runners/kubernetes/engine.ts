@@ -12,7 +12,7 @@ import { type NetworkMode, RunnerUnavailable, Unstartable } from '../runner.ts';
 import { ApiError, connectToCluster, type KubernetesApi } from './api.ts';
 import { Attempts } from './attempts.ts';
 import { ensureNetworkPolicy } from './network-policy.ts';
-import { type NodeSize, readLargestNode } from './nodes.ts';
+import { isNodeReady, type NodeSize, readLargestNode } from './nodes.ts';
 import {
   attemptOf,
   buildPod,
@@ -23,7 +23,7 @@ import {
   workerLabel,
 } from './pod.ts';
 import { isBeingCreated, isUnsupervised, type PodView } from './pod-state.ts';
-import { listPods, PodWatch, trimPod } from './pod-watch.ts';
+import { identityOf, listPods, type PodIdentity, PodWatch, trimPod } from './pod-watch.ts';
 
 /** How long to wait for the first answer of the API server. */
 const OPEN_TIMEOUT_MS = 15_000;
@@ -87,7 +87,7 @@ class KubernetesEngine implements ClusterEngine {
       workerLabel: this.#podOptions.workerLabel,
       events: {
         onPod: (pod) => this.#onPod(pod),
-        onDeleted: (name, last) => this.#onDeleted(name, last),
+        onDeleted: (identity, last) => this.#onDeleted(identity, last),
         onConnected: () => void this.#onConnected(),
         onError: (error) => this.#onError(error),
       },
@@ -152,8 +152,11 @@ class KubernetesEngine implements ClusterEngine {
       }
     }
     this.#removed.delete(podName(attempt));
-    // The watch may have more by now.
-    if (this.#attempts.state(attempt).kind === 'unknown') this.#onPod(trimPod(pod));
+    // Unless the watch knows the pod already. It may be behind, at an earlier pod of the attempt.
+    if (this.#attempts.pod(attempt)?.metadata?.uid !== pod.metadata?.uid) {
+      this.#attempts.forget(attempt);
+      this.#onPod(trimPod(pod));
+    }
   }
 
   /** The pod of the attempt: a new one, or that of an earlier call. */
@@ -196,8 +199,8 @@ class KubernetesEngine implements ClusterEngine {
 
   async remove(attempt: string, { hasEnded = false } = {}): Promise<void> {
     const name = podName(attempt);
-    await this.#deletePod(name, hasEnded ? undefined : KILL_GRACE_S);
-    this.#removed.add(name);
+    const existed = await this.#deletePod(name, hasEnded ? undefined : KILL_GRACE_S);
+    if (existed) this.#removed.add(name);
     this.#cancelStep(name);
     this.#attempts.forget(attempt);
   }
@@ -283,8 +286,11 @@ class KubernetesEngine implements ClusterEngine {
   /* The pods */
 
   #onPod(pod: PodView): void {
-    const [attempt, name] = [attemptOf(pod), pod.metadata?.name ?? ''];
+    const attempt = attemptOf(pod);
+    const { name, uid } = identityOf(pod);
     if (attempt === undefined || this.#removed.has(name)) return;
+    const known = this.#attempts.pod(attempt)?.metadata?.uid;
+    if (known !== undefined && known !== uid) return;
     this.#attempts.update(attempt, pod, false);
     const isEnding = pod.metadata?.deletionTimestamp !== undefined;
     if (isUnsupervised(pod)) {
@@ -295,13 +301,13 @@ class KubernetesEngine implements ClusterEngine {
     } else this.#cancelStep(name);
   }
 
-  #onDeleted(name: string, last: PodView | undefined): void {
+  #onDeleted({ name, uid }: PodIdentity, last: PodView | undefined): void {
     this.#removed.delete(name);
+    const attempt = this.#attempts.find(uid);
+    if (attempt === undefined) return;
     this.#cancelStep(name);
-    const attempt = last ? attemptOf(last) : this.#attempts.find(name);
-    const pod = last ?? (attempt === undefined ? undefined : this.#attempts.pod(attempt));
-    if (attempt !== undefined && pod && this.#attempts.pod(attempt))
-      this.#attempts.update(attempt, pod, true);
+    const pod = last ?? this.#attempts.pod(attempt);
+    if (pod) this.#attempts.update(attempt, pod, true);
   }
 
   /** Its agent has ended without its job. The end of the attempt is certain when the pod has ended. */
@@ -314,18 +320,24 @@ class KubernetesEngine implements ClusterEngine {
     }
   }
 
-  /** Reads the events of a pod that does not get its containers, for example because a volume cannot be mounted. */
+  /**
+   * Finds out why a pod does not get its containers: a warning, for example about a volume, or a node that does not answer.
+   * Such an attempt has not begun, so the runner can give it up.
+   */
   async #explain(attempt: string, name: string): Promise<void> {
     const { namespace } = this.#api;
+    const node = this.#attempts.pod(attempt)?.spec?.nodeName ?? '';
     const fieldSelector = `involvedObject.kind=Pod,involvedObject.name=${name},type=Warning`;
     try {
+      const isNodeSilent = !(await isNodeReady(this.#api, node));
       const { items } = await this.#api.core((core) =>
         core.listNamespacedEvent({ namespace, fieldSelector, limit: 100 }),
       );
       const last = items.at(-1);
-      if (last) this.#attempts.explain(attempt, `${last.reason}: ${last.message}`);
+      const event = last && `${last.reason}: ${last.message}`;
+      if (this.#steps.has(name)) this.#attempts.explain(attempt, { event, isNodeSilent });
     } catch (error) {
-      this.#options.log.debug(`events of pod ${name}: ${(error as Error).message}`);
+      this.#options.log.debug(`pod ${name} cannot be explained: ${(error as Error).message}`);
     }
     if (this.#steps.has(name)) this.#setStep(name, CREATION_MS, () => this.#explain(attempt, name));
   }
@@ -341,8 +353,11 @@ class KubernetesEngine implements ClusterEngine {
     this.#steps.delete(name);
   }
 
-  /** @param graceS default: the grace period of the pod */
-  async #deletePod(name: string, graceS?: number): Promise<void> {
+  /**
+   * @param graceS default: the grace period of the pod
+   * @returns false when there is no such pod
+   */
+  async #deletePod(name: string, graceS?: number): Promise<boolean> {
     const { namespace } = this.#api;
     try {
       await this.#api.core((core) =>
@@ -352,10 +367,11 @@ class KubernetesEngine implements ClusterEngine {
           ...(graceS !== undefined && { gracePeriodSeconds: graceS }),
         }),
       );
+      return true;
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
-      if (error.status !== 404)
-        throw new RunnerUnavailable(`Kubernetes: ${error.message}`, { cause: error });
+      if (error.status === 404) return false;
+      throw new RunnerUnavailable(`Kubernetes: ${error.message}`, { cause: error });
     }
   }
 }

@@ -1,4 +1,4 @@
-/** The size of the largest node. */
+/** What the engine wants to know about nodes. */
 import type { V1Node } from '@kubernetes/client-node';
 import { ApiError, type KubernetesApi } from './api.ts';
 import { AGENT_REQUESTS } from './pod.ts';
@@ -40,6 +40,25 @@ export async function readLargestNode(
     }
   } catch (error) {
     if (error instanceof ApiError && error.status === 403) return undefined;
+    throw error;
+  }
+}
+
+/**
+ * Whether the control plane hears from the node; true when Loam may not list nodes.
+ * @throws ApiError, RunnerUnavailable
+ */
+export async function isNodeReady(api: KubernetesApi, name: string): Promise<boolean> {
+  try {
+    const { items } = await api.core((core) =>
+      core.listNode({ fieldSelector: `metadata.name=${name}` }),
+    );
+    const [node] = items;
+    return Boolean(
+      node?.status?.conditions?.some(({ type, status }) => type === 'Ready' && status === 'True'),
+    );
+  } catch (error) {
+    if (error instanceof ApiError && error.status === 403) return true;
     throw error;
   }
 }

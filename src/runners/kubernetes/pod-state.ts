@@ -26,11 +26,13 @@ export type StateOptions = {
   trouble: Trouble | undefined;
   /** What events say about a pod that does not get its containers. */
   event?: string | undefined;
+  /** The node of such a pod does not answer. */
+  isNodeSilent?: boolean;
 };
 
 export function toState(
   pod: PodView,
-  { isOverdue, isDeleted, trouble, event }: StateOptions,
+  { isOverdue, isDeleted, trouble, event, isNodeSilent = false }: StateOptions,
 ): EngineState {
   const { reason, message } = statusOf(pod, JOB_CONTAINER)?.state?.terminated ?? {};
   const startFailure = findStartFailure(reason, message);
@@ -40,7 +42,7 @@ export function toState(
   if (isDeleted)
     // A pod without a node has never had a process. Otherwise the deletion may have been forced.
     return isScheduled(pod) ? { kind: 'unknown' } : { kind: 'ended', end: DELETED_EARLY };
-  if (isNodeSilent(pod)) return { kind: 'unknown' };
+  if (isNodeSilent || hasSilentNode(pod)) return { kind: 'unknown' };
   if (trouble && (trouble.isFinal || isOverdue)) return { kind: 'refused', reason: trouble.reason };
   const commandEnd = findCommandEnd(pod);
   if (commandEnd) return { kind: 'running', commandEnd };
@@ -205,7 +207,7 @@ function isRunning(pod: PodView): boolean {
 }
 
 /** The control plane marks the pods of a silent node as not ready, and leaves the statuses of their containers. */
-function isNodeSilent(pod: PodView): boolean {
+function hasSilentNode(pod: PodView): boolean {
   const statuses = pod.status?.containerStatuses ?? [];
   const ready = pod.status?.conditions?.find(({ type }) => type === 'Ready');
   return (
@@ -217,6 +219,9 @@ function isNodeSilent(pod: PodView): boolean {
 }
 
 const PULL_REASONS = ['ErrImagePull', 'ImagePullBackOff', 'RegistryUnavailable'];
+/** Answers of a registry or a nameserver, in messages of containerd and Docker. */
+const FINAL_PULL_ERROR =
+  /denied|unauthorized|authorization failed|: not found|manifest unknown|no match(?:ing)? (?:manifest|for platform)|no such host/i;
 /** Its message only says that the kubelet waits. */
 const VAGUE_REASON = 'ImagePullBackOff';
 const FINAL_REASONS = ['InvalidImageName', 'ErrImageNeverPull', 'CreateContainerConfigError'];
@@ -233,7 +238,7 @@ export function findTrouble(pod: PodView): Trouble | undefined {
     const details = message ? `: ${message}` : '';
     if (PULL_REASONS.includes(reason))
       return {
-        isFinal: false,
+        isFinal: FINAL_PULL_ERROR.test(message),
         isVague: reason === VAGUE_REASON,
         reason: `The image "${image}"${ofOperator} cannot be pulled${details}`,
       };

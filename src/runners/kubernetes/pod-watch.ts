@@ -12,15 +12,18 @@ import { ApiError, type KubernetesApi, translateError } from './api.ts';
 import { LABEL_WORKER } from './pod.ts';
 import type { PodView } from './pod-state.ts';
 
-const PAGE_SIZE = 500;
+const PAGE_SIZE = 100;
 const FIRST_PAUSE_MS = 250;
 const LONGEST_PAUSE_MS = 5_000;
 
-export type PodEvents = {
+/** Two pods of an attempt have the same name, one after the other. */
+export type PodIdentity = { name: string; uid: string };
+
+type PodEvents = {
   /** A pod was added, or has changed. */
   onPod(pod: PodView): void;
-  /** `last`: the last status of the pod; undefined when its end was not seen, and only its name is known. */
-  onDeleted(name: string, last: PodView | undefined): void;
+  /** `last`: the last status of the pod; undefined when its end was not seen. */
+  onDeleted(identity: PodIdentity, last: PodView | undefined): void;
   /** The pods are up to date, and changes arrive. */
   onConnected(): void;
   onError(error: ApiError | RunnerUnavailable): void;
@@ -31,8 +34,8 @@ type Options = { api: KubernetesApi; workerLabel: string; events: PodEvents };
 export class PodWatch {
   readonly #options: Options;
   readonly #closing = new AbortController();
-  /** Names of the pods that exist. */
-  readonly #names = new Set<string>();
+  /** Name → uid of the pods that exist. */
+  readonly #existing = new Map<string, string>();
   #running: Promise<void> | undefined;
 
   constructor(options: Options) {
@@ -76,16 +79,16 @@ export class PodWatch {
   /** @returns the version of the list */
   async #list(): Promise<string> {
     const { events } = this.#options;
-    const gone = new Set(this.#names);
+    const gone = new Map(this.#existing);
     const version = await listPods(this.#options, (pod) => {
-      const name = nameOf(pod);
-      gone.delete(name);
-      this.#names.add(name);
+      const { name, uid } = identityOf(pod);
+      if (gone.get(name) === uid) gone.delete(name);
+      this.#existing.set(name, uid);
       events.onPod(pod);
     });
-    for (const name of gone) {
-      this.#names.delete(name);
-      events.onDeleted(name, undefined);
+    for (const [name, uid] of gone) {
+      if (this.#existing.get(name) === uid) this.#existing.delete(name);
+      events.onDeleted({ name, uid }, undefined);
     }
     return version;
   }
@@ -111,12 +114,12 @@ export class PodWatch {
       }
       version = pod.metadata?.resourceVersion ?? version;
       if (type === 'BOOKMARK') return;
-      const name = nameOf(pod);
+      const identity = identityOf(pod);
       if (type === 'DELETED') {
-        this.#names.delete(name);
-        events.onDeleted(name, trimPod(pod));
+        this.#existing.delete(identity.name);
+        events.onDeleted(identity, trimPod(pod));
       } else {
-        this.#names.add(name);
+        this.#existing.set(identity.name, identity.uid);
         events.onPod(trimPod(pod));
       }
     };
@@ -149,7 +152,7 @@ export class PodWatch {
 }
 
 /**
- * Calls `onPod` for each pod of the worker, page by page, because a page of whole pods takes megabytes.
+ * Calls `onPod` for each pod of the worker, page by page, because 500 whole pods take 50 MB while they are read.
  * @returns the version of the list
  */
 export async function listPods(
@@ -173,8 +176,8 @@ export async function listPods(
   }
 }
 
-function nameOf({ metadata }: PodView): string {
-  return metadata?.name ?? '';
+export function identityOf({ metadata }: PodView): PodIdentity {
+  return { name: metadata?.name ?? '', uid: metadata?.uid ?? '' };
 }
 
 /** Keeps what the state depends on: a whole pod is ten times as large, and there may be thousands. */

@@ -8,9 +8,10 @@
  *   usage <CPU seconds> <bytes>    every 5 seconds: CPU time since the start of the container, and its memory
  *   exit <code> [<OOM kills>]      the command has ended; the container's own status has the exit code too
  *
- * Commands in the FIFO `control`, one per line: `TERM` and `KILL` signal every process of the job. The kubelet's SIGTERM has no
- * effect here: the agent receives it too, and passes it on. This shell waits for the command in the foreground, because a
- * command in the background would ignore SIGINT and SIGQUIT.
+ * Commands in the FIFO `control`, one per line: `TERM` and `KILL` signal every process of the job, or keep it from beginning;
+ * KILL goes on until the container ends, because the command may begin at that moment. The kubelet's SIGTERM has no effect here:
+ * the agent receives it too, and passes it on. This shell waits for the command in the foreground, because a command in the
+ * background would ignore SIGINT and SIGQUIT.
  */
 import { DEFAULT_PATH } from '../docker/start-barrier.ts';
 
@@ -52,14 +53,20 @@ await() {
     [ $((\${now%.*} - \${begin%.*})) -le ${MAX_WAIT_S} ] || exit 255
   done
 }
-trap : TERM HUP INT QUIT USR1 USR2 ALRM
+early=
+trap : TERM HUP INT QUIT ALRM
+trap 'early=143' USR1
+trap 'early=137' USR2
 await ${dir}/${SHARED.control}
 exec 3<>${dir}/out 4<>${dir}/err 5<>${dir}/end </dev/null >/dev/null 2>&1
 (
   trap '' TERM HUP USR1 USR2 ALRM
   exec 3>&- 4>&- 5>&- 6<>${dir}/${SHARED.control}
   while read -r word <&6; do
-    case $word in TERM) kill -TERM -1 ;; KILL) kill -KILL -1 ;; esac
+    case $word in
+      TERM) kill -USR1 1; kill -TERM -1 ;;
+      KILL) kill -USR2 1; while :; do kill -KILL -1; sleep 0.1 || break; done ;;
+    esac
   done
 ) &
 (
@@ -85,6 +92,10 @@ exec 3<>${dir}/out 4<>${dir}/err 5<>${dir}/end </dev/null >/dev/null 2>&1
 ) &
 echo ready >&5
 await ${dir}/${SHARED.start}
+if [ -n "$early" ]; then
+  echo "exit $early" >&5
+  exit "$early"
+fi
 echo begun >&5
 (
   PATH=$1

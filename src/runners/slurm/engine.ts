@@ -211,6 +211,9 @@ class SlurmEngine implements ClusterEngine {
     this.#closing.abort();
     this.#wake.resolve();
     await this.#watching;
+    // Nobody watches any more whether their agents exit by themselves. What fails here is left to the next start.
+    if (this.unavailableReason !== undefined) return;
+    await Promise.allSettled([...this.#removing.keys()].map((attempt) => this.#cancel(attempt)));
   }
 
   /** @throws Unstartable, RunnerUnavailable */

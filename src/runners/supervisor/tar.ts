@@ -9,8 +9,8 @@ import { Readable } from 'node:stream';
 import { MAX_OUTPUT_ENTRIES, MOUNTS, tooManyEntriesError } from '../runner.ts';
 import { TAR_END, tarHeader, tarPadding } from './tar-format.ts';
 
-/** `owner`: the user that the job ran as. */
-type OutputPath = { path: string; owner: number };
+/** `owner`: the user that the job ran as; null: files of every user are the job's. */
+type OutputPath = { path: string; owner: number | null };
 
 /**
  * Translates a path as the job sees it into a path on this machine; null when no file exists there, or when the path or a
@@ -89,7 +89,7 @@ async function* generateTar(
 }
 
 /** A file whose entry is to be read. */
-type SourceFile = { file: Buffer; name: Buffer; owner: number };
+type SourceFile = { file: Buffer; name: Buffer; owner: number | null };
 
 /** Yields entries in order. Adjacent small entries are joined, because each chunk costs its readers a wait. */
 async function* readEntries(all: readonly (SourceFile | Buffer)[]): AsyncGenerator<Buffer> {
@@ -155,7 +155,7 @@ function openFile({ file }: SourceFile): Promise<FileHandle | null> {
 /** Null for a file of another user: an unconfined job can create a hard link to it if the kernel permits. */
 async function describe(handle: FileHandle, { name, owner }: SourceFile) {
   const { size, mode, mtime, uid } = await handle.stat();
-  return uid === owner
+  return owner === null || uid === owner
     ? { size, header: tarHeader({ name, size, mode: mode & 0o777, mtime }) }
     : null;
 }

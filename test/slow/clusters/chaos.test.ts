@@ -61,7 +61,7 @@ test.for(Object.entries(CLUSTERS))(
       orphans = await findOrphans(cluster, loam.dataDir);
       if (orphans.length > 0) throw new Error(orphans.join('\n'));
     }, SETTLED_MS).catch(() => {});
-    const counts = Object.groupBy(kills, ({ name }) => name);
+    const counts = Object.groupBy(kills, ({ name }) => name.replace(/^n\d+x\d|^node-\d/, 'node'));
     console.log(
       `${engine}: ${lost.length} lost, ${doubled.length} doubled, ${orphans.length} orphans`,
       `after ${kills.length} kills under ${load.ran.length} jobs;`,

@@ -14,7 +14,7 @@ describe('jobs on Slurm', () => {
   clusterJobs(
     async () => ({
       config: {
-        runner: 'slurm',
+        runner: 'none',
         clusters: [{ name: 'slurm', kind: 'slurm', options: cluster.config }],
       },
       job: {},

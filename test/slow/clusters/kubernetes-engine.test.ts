@@ -302,6 +302,21 @@ test('a pod on a silent node is unknown until the node answers; a restarted node
   });
 });
 
+test('an attempt on a node that died before it began is unknown, so that it can be given up', async () => {
+  const agent = await serveAgent('exit 0');
+  const nodeSelector = { 'kubernetes.io/hostname': 'node-1' };
+  const engine = await openEngine({ config: { nodeSelector } });
+  await cluster.kill('node-1');
+  const job = submission(agent.url);
+  await engine.submit(job);
+  await stateOf(engine, job.attempt, 'unknown');
+  expect(agent.words(job.attempt)).toEqual([]);
+  await engine.remove(job.attempt);
+  expect(await engine.list()).toEqual([]);
+  await cluster.start('node-1');
+  await eventually(async () => expect(await left(job.attempt)).toEqual([]));
+});
+
 test('the size of the largest node is the capacity, unless the operator has set it', async () => {
   const { maxCpus: _, maxMemoryGb: __, ...config } = cluster.config;
   const engine = await openKubernetesEngine({

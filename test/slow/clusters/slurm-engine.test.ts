@@ -187,6 +187,7 @@ test('a waiting attempt says why in plain words, and is removed without having r
     }),
   );
   expect(new Set(await engine.list())).toEqual(new Set([first, second, third]));
+  await eventually(() => expect(received).toHaveLength(2));
   await engine.remove(third);
   await eventually(async () => expect(await jobsOf(third)).toBe(''));
   await engine.remove(first);
@@ -210,6 +211,17 @@ test('an agent that has reported its end exits by itself, or is cancelled', asyn
   await reach(engine, submitted.attempt, 'running');
   await engine.remove(submitted.attempt, { hasEnded: true });
   expect(await jobsOf(submitted.attempt)).not.toBe('');
+  await eventually(async () => expect(await jobsOf(submitted.attempt)).toBe(''));
+});
+
+test('an engine that is closed leaves no agent whose attempt it has removed', async () => {
+  const engine = await openEngine();
+  const { url } = await serveAgent(RUNS_LONG);
+  const submitted = submission(url);
+  await engine.submit(submitted);
+  await reach(engine, submitted.attempt, 'running');
+  await engine.remove(submitted.attempt, { hasEnded: true });
+  await engine[Symbol.asyncDispose]();
   await eventually(async () => expect(await jobsOf(submitted.attempt)).toBe(''));
 });
 
@@ -321,9 +333,11 @@ test('attempts go on while the controller is away', async () => {
   await reach(engine, submitted.attempt, 'running');
   await cluster.saved();
   await cluster.kill('slurmctld');
-  await expect(engine.submit(submission(url))).rejects.toThrow(RunnerUnavailable);
-  await expect(engine.remove(submitted.attempt)).rejects.toThrow(RunnerUnavailable);
-  await expect(engine.list()).rejects.toThrow(RunnerUnavailable);
+  await Promise.all([
+    expect(engine.submit(submission(url))).rejects.toThrow(RunnerUnavailable),
+    expect(engine.remove(submitted.attempt)).rejects.toThrow(RunnerUnavailable),
+    expect(engine.list()).rejects.toThrow(RunnerUnavailable),
+  ]);
   await eventually(() => expect(engine.unavailableReason).toMatch(/slurm/i));
   expect(engine.state(submitted.attempt)).toEqual({ kind: 'running' });
   await cluster.start('slurmctld');

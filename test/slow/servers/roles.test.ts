@@ -148,7 +148,7 @@ test('a commit is sent only to the attempt that waits for it', async () => {
   const [claim] = await claimJobs(services, {
     workerId: 'w',
     runner: 'fake',
-    pools: new Map([['none', 0]]),
+    pools: new Map([['none', { 'us-east-1': 0 }]]),
     maxQueues: 1,
     maxJobsPerQueue: 1,
     reserved: [],

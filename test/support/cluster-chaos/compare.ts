@@ -6,8 +6,8 @@ import { type Kind, type Message, parseMessage } from './jobs.ts';
 
 export type Ran = { name: string; kind: Kind };
 
-/** `begun`: milliseconds since the epoch; null: the command never began. */
-export type Loss = { attempt: string; node: string | null; begun: number | null; ended: number };
+/** Times in milliseconds since the epoch. `begun`: null when the command never began. */
+export type Loss = { node: string | null; created: number; begun: number | null; ended: number };
 
 export type Comparison = {
   lost: string[];
@@ -24,6 +24,7 @@ type Attempt = {
   number: number;
   outcome: string | null;
   node: string | null;
+  created: number;
   begun: number | null;
   ended: number;
 };
@@ -31,7 +32,7 @@ type Stored = { name: string; status: string; exit_code: number | null; attempts
 
 const STORED = `select name, status, exit_code, coalesce((
     select json_agg(json_build_object('id', id, 'number', number, 'outcome', outcome, 'node', handle->>'node',
-      'begun', extract(epoch from started_at) * 1000, 'ended', extract(epoch from ended_at) * 1000) order by number)
+      'created', extract(epoch from created_at) * 1000, 'begun', extract(epoch from started_at) * 1000, 'ended', extract(epoch from ended_at) * 1000) order by number)
     from job_attempts where job_id = jobs.id), '[]') as attempts
   from jobs`;
 
@@ -64,11 +65,11 @@ export async function compare({
     }
     const printed = await readLines(admin, 'admin', job.name);
     const told = messages.get(job.name) ?? [];
-    for (const { id: attempt, node, begun, ended, outcome } of row.attempts) {
+    for (const { id, node, created, begun, ended, outcome } of row.attempts) {
       if (outcome !== 'lost') continue;
       found.losses[begun === null ? 'waiting' : 'begun']++;
-      if (begun !== null && !isExplained({ attempt, node, begun, ended }))
-        found.lost.push(`${attempt} of ${job.name}, which ran on ${node}`);
+      if (!isExplained({ node, created, begun, ended }))
+        found.lost.push(`${id} of ${job.name}, which ran on ${node}`);
     }
     compareEnd(job, row, found);
     compareLines(job, row, printed, found);

@@ -43,6 +43,8 @@ export async function openSlurmChaos(): Promise<ChaosCluster> {
       }
     },
   });
+  const isOfSlurm = (name: string) =>
+    name === 'slurmctld' || slurm.nodes.some((node) => name.startsWith(node));
   return {
     env: {
       LOAM_RUNNER: 'slurm',
@@ -64,12 +66,13 @@ export async function openSlurmChaos(): Promise<ChaosCluster> {
         silenced(node),
       ]),
     ],
-    isExplained({ node, begun, ended }: Loss, kills: readonly Kill[]) {
+    isExplained({ node, created, begun, ended }: Loss, kills: readonly Kill[]) {
       return kills.some(({ name, from, to }) => {
-        if (name === 'slurmctld')
-          return begun !== null && from > begun && from < begun + UNSAVED_MS;
-        const isFatal = name === node || name === `${node} falls silent`;
-        return isFatal && from < ended && to > (begun ?? 0);
+        const isMeanwhile = from < ended && to > created;
+        // Its node is unknown.
+        if (begun === null) return isMeanwhile && isOfSlurm(name);
+        if (name === 'slurmctld') return from > created && from < begun + UNSAVED_MS;
+        return isMeanwhile && (name === node || name === `${node} falls silent`);
       });
     },
     async listLeftovers() {

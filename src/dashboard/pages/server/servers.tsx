@@ -1,4 +1,4 @@
-import { graphql } from '../../graphql/graphql.ts';
+import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import { startData } from '../../start.ts';
 import { formatBytes, formatCount, formatEnum } from '../../ui/format.ts';
 import { Load, useRetryingQuery } from '../../ui/load.tsx';
@@ -11,7 +11,10 @@ const ServersQuery = graphql(`
       id url role isAlive isCurrent heartbeatAt
       worker {
         runner isAlive jobs
-        machines { name cpus usedCpus memoryBytes usedMemoryBytes jobs gpus { name count } }
+        machines {
+          name cpus usedCpus memoryBytes usedMemoryBytes jobs maxJobs regions unavailableReason
+          refusesImages refusesJobsWithoutImage gpus { name count }
+        }
       }
     }
   }
@@ -48,11 +51,18 @@ export default function ServersPage() {
                       <li key={machine.name}>
                         <span className="font-medium break-all">{machine.name}</span>{' '}
                         <span className="text-dim">
-                          {formatCount(machine.jobs, 'job')} by {worker.runner} · {machine.usedCpus}{' '}
-                          of {machine.cpus} vCPUs · {formatBytes(machine.usedMemoryBytes)} of{' '}
-                          {formatBytes(machine.memoryBytes)}
+                          {machine.maxJobs === null
+                            ? describeMachine(machine, worker.runner)
+                            : describeCluster(machine)}
                           {machine.gpus.map((gpu) => ` · ${gpu.count} × ${gpu.name}`).join('')}
+                          {machine.regions &&
+                            ` · only ${machine.regions.map((region) => formatEnum(region).replaceAll(' ', '-')).join(', ')}`}
                         </span>
+                        {machine.unavailableReason !== null && (
+                          <p className="break-words text-bad">
+                            does not answer: {machine.unavailableReason}
+                          </p>
+                        )}
                       </li>
                     ))}
                   </ul>
@@ -64,4 +74,26 @@ export default function ServersPage() {
       </Load>
     </SettingsFrame>
   );
+}
+
+type Machine = NonNullable<
+  NonNullable<ResultOf<typeof ServersQuery>['servers']>[number]['worker']
+>['machines'][number];
+
+function describeMachine(machine: Machine, runner: string): string {
+  const { jobs, usedCpus, cpus, usedMemoryBytes, memoryBytes, unavailableReason } = machine;
+  const count = `${formatCount(jobs, 'job')} by ${runner}`;
+  if (unavailableReason !== null) return count;
+  return `${count} · ${usedCpus} of ${cpus} vCPUs · ${formatBytes(usedMemoryBytes)} of ${formatBytes(memoryBytes)}`;
+}
+
+/** The engine of a cluster shares its nodes among jobs, so only the number of jobs is shown. */
+function describeCluster(machine: Machine): string {
+  const { jobs, maxJobs, cpus, memoryBytes, refusesImages, refusesJobsWithoutImage } = machine;
+  return [
+    `${jobs} of ${formatCount(maxJobs ?? 0, 'job')} in the cluster`,
+    `up to ${cpus} vCPUs and ${formatBytes(memoryBytes)} for a job`,
+    ...(refusesImages ? ['no jobs with an image'] : []),
+    ...(refusesJobsWithoutImage ? ['only jobs with an image'] : []),
+  ].join(' · ');
 }
