@@ -25,8 +25,21 @@ export async function openSlurmChaos(): Promise<ChaosCluster> {
     name,
     ...(of && { of: [of] }),
     kill: () => slurm.kill(name),
-    start: () => slurm.start(name),
+    async start() {
+      await slurm.start(name);
+      await resumeDrained();
+    },
   });
+  /** Slurm drains a node whose jobs could not be started or ended. An operator then returns it to service. */
+  const resumeDrained = () =>
+    eventually(async () => {
+      const drained = await slurm.command('sinfo', '-h', '-N', '-t', 'drain', '-o', '%N %E');
+      for (const line of drained.split('\n').filter(Boolean)) {
+        console.log(`drained: ${line}`);
+        const [node = ''] = line.split(' ');
+        await slurm.command('scontrol', 'update', `nodename=${node}`, 'state=resume');
+      }
+    });
   /** The node falls silent, and answers again when the controller has given it up. Its jobs go on meanwhile. */
   const silenced = (node: string) => ({
     name: `${node} falls silent`,
@@ -36,11 +49,12 @@ export async function openSlurmChaos(): Promise<ChaosCluster> {
       try {
         await eventually(async () => {
           const state = await slurm.command('sinfo', '-h', '-n', node, '-o', '%T');
-          if (!state.startsWith('down')) throw new Error(`${node} is ${state}`);
+          if (!/^down|\*$/.test(state.trim())) throw new Error(`${node} is ${state}`);
         });
       } finally {
         process.kill(await slurm.pid(`${node}/slurmd`), 'SIGCONT');
       }
+      await resumeDrained();
     },
   });
   const isOfSlurm = (name: string) =>
