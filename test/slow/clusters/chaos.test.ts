@@ -10,6 +10,7 @@ import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import type { ChaosCluster, Kill } from '../../support/cluster-chaos/cluster.ts';
 import { compare } from '../../support/cluster-chaos/compare.ts';
+import { openKubernetesChaos } from '../../support/cluster-chaos/kubernetes.ts';
 import { startLoad } from '../../support/cluster-chaos/load.ts';
 import { startChaosServer } from '../../support/cluster-chaos/server.ts';
 import { openSlurmChaos } from '../../support/cluster-chaos/slurm.ts';
@@ -25,7 +26,7 @@ const SEED = Number(process.env.LOAM_TEST_SEED ?? Math.floor(Math.random() * 1e6
 /** A lease and its margin may pass before the last attempts are over. */
 const SETTLED_MS = 180_000;
 
-const CLUSTERS = { slurm: openSlurmChaos } as const;
+const CLUSTERS = { slurm: openSlurmChaos, kubernetes: openKubernetesChaos } as const;
 
 test.for(Object.entries(CLUSTERS))(
   `nothing is lost, doubled or orphaned on %s after ${KILLS} kills`,
