@@ -8,7 +8,7 @@ WORKDIR /loam
 COPY package.json package-lock.json .npmrc tsconfig.json prisma.config.ts ./
 COPY prisma ./prisma
 RUN npm ci
-COPY src/dashboard ./src/dashboard
+COPY src ./src
 COPY deploy/slim.sh ./deploy/
 RUN npm run build && npm run slim
 

@@ -17,7 +17,7 @@ const agent = new Agent({ keepAlive: true, maxSockets: 1 });
 
 export async function createJob(
   base: string,
-  job: JobSource & { name: string; command: string },
+  job: JobSource & { name: string; command: string; [field: string]: unknown },
 ): Promise<void> {
   const sent = request(`${base}/auth/v1/seed/admin/jobs`, { method: 'POST', headers, agent });
   sent.end(JSON.stringify({ gpu: 'none', ...job }));

@@ -174,8 +174,7 @@ function claimSome(held: ReadonlyMap<string, HeldCapacity>, slots: number): Prom
       maxQueues: slotsFree,
       maxJobsPerQueue: slotsFree,
       reserved: [],
-      decide: (queues, reserved) =>
-        admit({ ...input, elsewhere: [], queues, reserved }).admitted,
+      decide: (queues, reserved) => admit({ ...input, elsewhere: [], queues, reserved }).admitted,
     },
   );
 }

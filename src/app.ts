@@ -474,7 +474,7 @@ async function openConfiguredRunner(
 
 /** Routes for agents; undefined if this process drives no cluster. Disposed of before the server waits for open requests. */
 function serveAgents(
-  { pool }: Pick<ProcessServices, 'pool'>,
+  { pool, space }: Pick<ProcessServices, 'pool' | 'space'>,
   runner: (Runner & Pick<OpenedRunner, 'agents'>) | null,
 ): (Disposable & { handler: RequestHandler }) | undefined {
   if (!runner?.agents) return undefined;
@@ -482,6 +482,7 @@ function serveAgents(
   const handler = createAgentsRouter({
     ...runner.agents,
     isOpen: (id) => isAttemptOpen({ pool }, id),
+    isDiskLow: () => space.low,
     closing: closing.signal,
   });
   return { handler, [Symbol.dispose]: () => closing.abort() };

@@ -5,6 +5,7 @@ import type { Logger } from '../base/log.ts';
 import { requireAgentProgram } from './agent/build.ts';
 import type { ClusterEngine } from './agent/engine.ts';
 import { type AgentRunner, openAgentRunner } from './agent/runner.ts';
+import type { NetworkMode } from './runner.ts';
 
 type Options = {
   clusters: readonly ClusterConfig[];
@@ -15,6 +16,8 @@ type Options = {
   leaseMs: number;
   /** Id of this worker. */
   worker: string;
+  /** Network of jobs on Kubernetes. Slurm has no other than that of the node. */
+  network: NetworkMode | undefined;
   log: Logger;
 };
 
@@ -29,14 +32,14 @@ export type OpenedClusters = {
 
 /** @throws ConfigError when a cluster cannot be used as it is configured */
 export async function openClusters(
-  { clusters, dataDir, agentUrl, leaseMs, worker, log }: Options,
+  { clusters, dataDir, agentUrl, leaseMs, worker, network, log }: Options,
   cleanup: AsyncDisposableStack,
 ): Promise<OpenedClusters> {
   const program = await requireAgentProgram();
   const runners: Record<string, AgentRunner> = {};
   for (const cluster of clusters) {
     const { name, regions, options } = cluster;
-    const engine = await openEngine(cluster, { agentUrl, worker, log });
+    const engine = await openEngine(cluster, { agentUrl, worker, network, log });
     runners[name] = cleanup.use(
       await openAgentRunner({
         engine,
@@ -75,12 +78,16 @@ export async function openClusters(
 /** Loaded on demand, to save memory on servers without such clusters. */
 async function openEngine(
   cluster: ClusterConfig,
-  { agentUrl, worker, log }: Pick<Options, 'agentUrl' | 'worker' | 'log'>,
+  { agentUrl, worker, network, log }: Pick<Options, 'agentUrl' | 'worker' | 'network' | 'log'>,
 ): Promise<ClusterEngine> {
   if (cluster.kind === 'kubernetes') {
     const { openKubernetesEngine } = await import('./kubernetes/engine.ts');
-    return openKubernetesEngine({ config: cluster.options, agentUrl, worker, log });
+    return openKubernetesEngine({ config: cluster.options, agentUrl, worker, network, log });
   }
+  if (network !== undefined && network !== 'host')
+    log.warn(
+      `LOAM_JOB_NETWORK: jobs in Slurm ("${cluster.name}") use the network of their node; "${network}" does not apply to them`,
+    );
   const { openSlurmEngine } = await import('./slurm/engine.ts');
   return openSlurmEngine({ config: cluster.options, worker, log });
 }

@@ -39,7 +39,7 @@ export type OpenedRunner = Runner &
 /** @throws ConfigError when a configured runner does not work here */
 export async function openRunner(options: Options): Promise<OpenedRunner> {
   const { config, agentUrl, worker, log } = options;
-  const { runner: mode, dataDir } = config;
+  const { runner: mode, dataDir, jobNetwork: network } = config;
   await using cleanup = new AsyncDisposableStack();
   const own = mode === 'none' ? null : await openOwnMachines(options, mode, cleanup);
   if (!config.clusters) {
@@ -55,7 +55,10 @@ export async function openRunner(options: Options): Promise<OpenedRunner> {
   const { openClusters } = await import('./clusters.ts');
   const { clusters, ownMachines, agentLeaseMinutes } = config;
   const leaseMs = agentLeaseMinutes * 60_000;
-  const opened = await openClusters({ clusters, dataDir, agentUrl, leaseMs, worker, log }, cleanup);
+  const opened = await openClusters(
+    { clusters, dataDir, agentUrl, leaseMs, worker, network, log },
+    cleanup,
+  );
   const { runners, findSession, program } = opened;
   const names = Object.keys(runners);
   const pick = (some: readonly string[]) =>
@@ -319,7 +322,10 @@ export function composeRunners(
     },
     ...(warnings.length > 0 && { warning: warnings.join(' ') }),
     async prepare(spec, signal) {
-      const runner = choose(spec.image !== null, spec.machine);
+      // A cluster that answers says itself why it cannot run the job.
+      const isAnswering = (kinds[spec.machine]?.machines.length ?? 0) > 0;
+      const runner =
+        choose(spec.image !== null, spec.machine) ?? (isAnswering ? spec.machine : null);
       // The machine answered when the job was assigned to it.
       if (runner === null)
         throw new RunnerUnavailable(`the machine ${spec.machine} does not answer`);

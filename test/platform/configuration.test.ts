@@ -109,6 +109,13 @@ test.each([
   expect(() => readConfig({ LOAM_DOCKER_HOSTS: text })).toThrow(why);
 });
 
+test('jobs on Slurm get no network of their own', () => {
+  const read = (network: string) =>
+    readConfig({ LOAM_RUNNER: 'slurm', LOAM_JOB_NETWORK: network }).jobNetwork;
+  expect(() => read('none')).toThrow('LOAM_JOB_NETWORK: must be host or unset');
+  expect(read('host')).toBe('host');
+});
+
 test.each([
   'cache:6379',
   'http://:hidden@cache',

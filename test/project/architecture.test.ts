@@ -119,7 +119,7 @@ test('docs/architecture.md follows requests through files that call each other',
   expect(named.filter((path) => !known.has(path))).toEqual([]);
 
   const tables = page.split(/^\| File \|.*\n\|---\|---\|\n/m).slice(1);
-  expect(tables.length).toBe(5);
+  expect(tables.length).toBe(6);
   for (const table of tables) {
     const seen = new Set<string>();
     /** Those of this part of the path: a row without a file ends it, where something else than a call goes on. */
@@ -154,7 +154,8 @@ test('the environment is read in config.ts, and the process ended in main.ts', (
   const small =
     /^src\/(?:runners\/(?:process\/shim|docker\/recorder)|ssh\/front\/main|platform\/processes\/starting)/;
   // Those are, or contain, programs for the nodes of a cluster.
-  const remote = /^src\/runners\/(?:agent\/(?:agent|bootstrap|work)|slurm\/batch-job)\.ts$/;
+  const remote =
+    /^src\/runners\/(?:agent\/(?:agent|bootstrap|work)|slurm\/batch-job|kubernetes\/pod)\.ts$/;
   const isHere = (path: string) => !small.test(path) && !remote.test(path);
   expect(uses(/process\.exit\(/).filter(isHere)).toEqual(['src/main.ts']);
   // Handing PATH on to a child process configures nothing.

@@ -26,7 +26,7 @@ export async function agentRunner<E extends ClusterEngine>(
   cleanup.defer(() => rm(dir, { recursive: true, force: true }));
   let current: AgentRunner | undefined;
   const served = cleanup.use(
-    await serveAgents(async (attempt) => current?.findSession(attempt), PROGRAM, host),
+    await serveAgents(async (attempt) => current?.findSession(attempt), PROGRAM, { host }),
   );
   const open = async () => {
     const engine = await openEngine(join(dir, 'nodes'));

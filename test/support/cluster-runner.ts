@@ -44,18 +44,22 @@ export function clusterRunner({ machines, ignoresAbort = false }: Options = {}):
 
   async function waitForNode(name: string, { report, signal }: StartOptions): Promise<boolean> {
     const turn = Promise.withResolvers<boolean>();
-    const abort = () => turn.resolve(false);
-    waiting.set(name, {
+    const decide = (end: () => void) => {
+      if (waiting.get(name) === attempt) waiting.delete(name);
+      end();
+    };
+    const abort = () => decide(() => turn.resolve(false));
+    const attempt: WaitingAttempt = {
       report: (text) => report?.(text),
-      admit: () => turn.resolve(true),
-      lose: () => turn.resolve(false),
-      refuse: turn.reject,
-    });
+      admit: () => decide(() => turn.resolve(true)),
+      lose: abort,
+      refuse: (error) => decide(() => turn.reject(error)),
+    };
+    waiting.set(name, attempt);
     if (!ignoresAbort) signal?.addEventListener('abort', abort);
     if (!ignoresAbort && signal?.aborted) abort();
     return turn.promise.finally(() => {
       signal?.removeEventListener('abort', abort);
-      waiting.delete(name);
     });
   }
 

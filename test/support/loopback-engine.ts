@@ -8,7 +8,8 @@ import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import express from 'express';
 import { errorEdge } from '../../src/api/http/server.ts';
-import { createLog } from '../../src/base/log.ts';
+import { createLog, type Logger } from '../../src/base/log.ts';
+import { createHttpServer } from '../../src/platform/web/connections.ts';
 import { buildBootstrap } from '../../src/runners/agent/bootstrap.ts';
 import type { ClusterEngine, EngineState, Submission } from '../../src/runners/agent/engine.ts';
 import { createAgentsRouter } from '../../src/runners/agent/http.ts';
@@ -121,11 +122,22 @@ export class LoopbackEngine implements ClusterEngine {
   }
 }
 
+const AGENT_SERVICES = {
+  isOpen: async (_attempt: string) => false,
+  isDiskLow: () => false,
+  closing: never,
+};
+
+export type AgentServices = Partial<typeof AGENT_SERVICES> & {
+  host?: string | undefined;
+  log?: Logger;
+};
+
 /** Serves the routes for agents on a free port. */
 export async function serveAgents(
   findSession: AgentRunner['findSession'],
   program: string,
-  host = '127.0.0.1',
+  { host = '127.0.0.1', log = createLog('silent'), ...services }: AgentServices = {},
 ): Promise<AsyncDisposable & { url: string; server: Server }> {
   if (!existsSync(program)) throw new Error(`${program} is not built`);
   const app = express();
@@ -133,10 +145,10 @@ export async function serveAgents(
     req.id = 'test';
     next();
   });
-  app.use(createAgentsRouter({ findSession, program, isOpen: async () => false, closing: never }));
-  app.use(errorEdge(createLog('silent')));
-  const server = app.listen(0, host);
-  await new Promise((resolve) => server.once('listening', resolve));
+  app.use(createAgentsRouter({ ...AGENT_SERVICES, findSession, program, ...services }));
+  app.use(errorEdge(log));
+  const server = createHttpServer(async () => ({})).on('request', app);
+  await new Promise<void>((resolve) => server.listen(0, host, resolve));
   const { port } = server.address() as AddressInfo;
   return {
     url: `http://${host}:${port}`,

@@ -60,10 +60,11 @@ export function createHttpApp(
   app.use(requestId);
   app.use(measureRequests(services.metrics));
   if (services.config.tracing) app.use(traceRequests);
+  // Before the log of requests, where each refusal with 503, which agents repeat every few seconds, would be an error.
+  if (agents) app.use(agents);
   app.use(requestLog(services.log));
   app.use(createCallsRouter(services));
   app.use(acceptForwarded(services));
-  if (agents) app.use(agents);
   app.get('/livez', (_req, res) => void res.type('text').send('ok'));
   app.get(
     '/readyz',

@@ -451,6 +451,11 @@ function refuseContradictions(env: Env, values: Values<typeof VARIABLES>): void 
     fail('LOAM_ROLE', 'needs DATABASE_URL, because only one server can use the embedded database');
   if (values.LOAM_DOCKER_HOSTS && values.LOAM_RUNNER === 'process')
     fail('LOAM_DOCKER_HOSTS', 'cannot be combined with LOAM_RUNNER=process, which uses no engines');
+  if (values.LOAM_RUNNER === 'slurm' && (values.LOAM_JOB_NETWORK ?? 'host') !== 'host')
+    fail(
+      'LOAM_JOB_NETWORK',
+      'must be host or unset with LOAM_RUNNER=slurm, where jobs have the network of their node',
+    );
   if (values.LOAM_CLUSTERS && env.LOAM_RUNNER)
     fail('LOAM_RUNNER', 'cannot be combined with LOAM_CLUSTERS, whose file lists the engines');
   if (LOAM_ROLE !== 'all' && !values.LOAM_STORAGE)

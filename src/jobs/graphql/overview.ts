@@ -87,7 +87,7 @@ const Worker = builder.objectRef<WorkerState>('Worker').implement({
       description: 'Whether the last heartbeat is less than a minute old.',
     }),
     jobs: t.exposeInt('jobCount', {
-      description: 'The number of jobs that are running or being prepared.',
+      description: 'The number of jobs that are running, being prepared, or waiting in a cluster.',
     }),
     machines: t.expose('machines', {
       type: [MachineType],
@@ -145,12 +145,12 @@ const QueuePool = builder.objectRef<QueuePoolState>('QueuePool').implement({
       description: 'The longest wait of the counted jobs in seconds; null if no job waits.',
     }),
     running: t.exposeInt('running', {
-      description: 'The number of jobs that are running or being prepared.',
+      description: 'The number of jobs that are running, being prepared, or waiting in a cluster.',
     }),
     gpusOffered: t.exposeInt('gpusOffered', {
       nullable: true,
       description:
-        'The number of GPUs of the model on all machines, free or in use, for all regions together; null for `NONE`.',
+        'The number of GPUs of the model on all machines that serve the region, free or in use, and of each cluster the most that one job may request; null for `NONE`.',
     }),
   }),
 });

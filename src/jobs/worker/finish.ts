@@ -20,6 +20,7 @@ import {
   type LogCursor,
   MAX_OUTPUT_ENTRIES,
   type Outcome,
+  RunnerUnavailable,
   WORKING_DIR,
 } from '../../runners/runner.ts';
 import { recordLateArtifacts } from '../artifacts/kept.ts';
@@ -66,7 +67,10 @@ export async function collectArtifacts(
     return leftOut > 0 ? { stored, note: describeLeftOut(leftOut) } : { stored };
   } catch (error) {
     const isFull = isDiskFull(error);
-    const isAway = isDatabaseUnavailable(error) || error instanceof StorageUnavailable;
+    const isAway =
+      isDatabaseUnavailable(error) ||
+      error instanceof StorageUnavailable ||
+      error instanceof RunnerUnavailable;
     if (signal.aborted || isAway || (isResourceExhausted(error) && !isFull)) throw error;
     const isExpected = error instanceof ArtifactsNotKept || error instanceof AppError;
     if (!isExpected) deps.log.error({ err: error, job: job.id }, 'Cannot store the artifacts');

@@ -16,7 +16,7 @@ export type Sources = {
   gitReaders(): { idle: number; busy: number; waiting: number };
   /** Fetches, pushes and downloads. */
   transfers(): { running: number; waiting: number };
-  /** Job slots of this process. */
+  /** Job slots of this process. Jobs on clusters use none. */
   slots(): { total: number; used: number };
   /** The clusters that this process drives. */
   clusters(): { cluster: string; jobs: number; isUp: boolean }[];
@@ -167,10 +167,10 @@ function defineProcessMetrics(registers: Registry[], sources: Partial<Sources>):
   gauge('loam_git_transfers', 'Running and waiting fetches, pushes and downloads', ['state'], () =>
     labelled('state', sources.transfers?.()),
   );
-  gauge('loam_job_slots', 'Jobs that this process may run at the same time', [], () =>
+  gauge('loam_job_slots', 'Jobs outside clusters that this process may run at once', [], () =>
     unlabelled(sources.slots?.().total),
   );
-  gauge('loam_job_slots_used', 'Jobs that this process runs', [], () =>
+  gauge('loam_job_slots_used', 'Jobs outside clusters that this process runs', [], () =>
     unlabelled(sources.slots?.().used),
   );
   gauge(

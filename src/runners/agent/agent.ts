@@ -94,6 +94,12 @@ function receiveSignals() {
     stop('TERM');
   });
   for (const name of ['SIGHUP', 'SIGINT', 'SIGPIPE'] as const) process.on(name, () => {});
+  // For example when the disk is full, or the job has deleted the folder of the agent.
+  process.on('uncaughtException', (error) => {
+    console.error(error);
+    if (!supervision?.fail) process.exit(1);
+    supervision.fail(error);
+  });
   return {
     beforeStart: beforeStart.signal,
     stop,
@@ -146,14 +152,18 @@ async function runClaimed(
     endCommand: () => launcher.endCommand(),
     interruptedAt: signals.interruptedAt,
   });
+  const fail = async (error: Error) =>
+    sender.setExit(await recordFailedStart(dir, startedAt, error));
   const supervising = checkoutError
-    ? recordFailedStart(dir, startedAt, checkoutError)
+    ? fail(checkoutError)
     : supervise(dir, workSpec, startedAt, {
         fifoDir: launcher.fifoDir,
         start: (outputs) => launcher.start(spec, outputs),
         onStarted: (supervision) => signals.set(supervision),
+        onUp: (started) => sender.setStarted(started),
+        onRecorded: (exit) => sender.setExit(exit),
         getEarlySignal: signals.early,
-      }).catch((error: Error) => recordFailedStart(dir, startedAt, error));
+      }).catch(fail);
   // Both, because the agent must not exit while it is still killing the command.
   const [sent, supervised] = await Promise.allSettled([sender.run(), supervising]);
   if (supervised.status === 'rejected') throw supervised.reason;

@@ -39,7 +39,7 @@ export class AgentClient {
   leaseMs: number;
   readonly #options: AgentClientOptions;
   /** Seconds of the clock that runs while the machine is suspended. */
-  #answeredAt = uptime();
+  #lastSuccessAt = uptime();
 
   constructor(options: AgentClientOptions) {
     this.leaseMs = options.leaseMs;
@@ -48,7 +48,7 @@ export class AgentClient {
 
   /** Whether the worker may have given the attempt up, because it has not answered for the time of the lease. */
   get isLeaseOver(): boolean {
-    return (uptime() - this.#answeredAt) * 1_000 > this.leaseMs;
+    return (uptime() - this.#lastSuccessAt) * 1_000 > this.leaseMs;
   }
 
   /**
@@ -74,6 +74,8 @@ export class AgentClient {
   ): Promise<Response> {
     const { url, token, nonce } = this.#options;
     const signals = [signal, timeoutMs === null ? undefined : AbortSignal.timeout(timeoutMs)];
+    // The worker counts the lease from its answer, so the agent, which must be earlier, counts from the request.
+    const sentAt = uptime();
     const response = await fetch(`${url}/${path}`, {
       method,
       headers: {
@@ -87,12 +89,12 @@ export class AgentClient {
       signal: AbortSignal.any(signals.filter((one) => one !== undefined)),
     });
     if (response.ok) {
-      this.#answeredAt = uptime();
+      this.#lastSuccessAt = Math.max(this.#lastSuccessAt, sentAt);
       return response;
     }
     const message = await response.text();
     // Any other status, such as 404 or 502, may come from a proxy while the worker restarts.
-    if ([401, 409, 410, 413].includes(response.status))
+    if ([401, 409, 410, 413, 422].includes(response.status))
       throw new Refused(`${response.status}: ${message}`);
     throw new Error(`${response.status}: ${message}`);
   }

@@ -1,62 +1,110 @@
 /** The routes for agents (`protocol.ts`). They have their own credentials and no rate limit. */
 import { createReadStream } from 'node:fs';
 import { pipeline } from 'node:stream/promises';
-import express, { type Request, type RequestHandler, type Router } from 'express';
+import express, {
+  type ErrorRequestHandler,
+  type Request,
+  type RequestHandler,
+  type Router,
+} from 'express';
 import { z } from 'zod';
 import { AppError, busy, invalid, unauthenticated } from '../../base/errors.ts';
-import { closeSignal } from '../../platform/web/connections.ts';
+import { allowLongBody, closeSignal } from '../../platform/web/connections.ts';
 import { createTar } from '../supervisor/tar.ts';
 import { AGENT_PROGRAM, AGENTS_PATH, LOG_REQUEST_BYTES, NONCE_HEADER } from './protocol.ts';
 import type { AgentRunner } from './runner.ts';
 import type { AgentSession } from './session.ts';
 
-const claimSchema = z.object({ nonce: z.uuid(), node: z.string().max(253) });
-const count = z.number().finite().nonnegative();
+/*
+ * A job that shares the account of its agent can send anything in its name, so these limits keep what is stored within the
+ * ranges of dates, numbers and texts that the database and the API have.
+ */
+
+/** Text for a line of the log and for a column of the database, which cannot store NUL and half surrogate pairs. */
+const sentence = (maxLength: number) =>
+  z
+    .string()
+    .max(maxLength)
+    .transform((text) => text.replace(/\p{Cc}+/gu, ' ').toWellFormed());
+/** Milliseconds until the year 2286. */
+const time = z.int().min(0).max(9_999_999_999_999);
+const bytes = z
+  .number()
+  .min(0)
+  .max(2 ** 50);
+const claimSchema = z.object({
+  nonce: z.uuid(),
+  node: z
+    .string()
+    .max(253)
+    .transform((name) => name.replace(/[^\w.:-]/g, '_')),
+});
 const reportSchema = z.object({
-  started: z.object({ pid: count, startedAt: count }).optional(),
+  started: z
+    .object({
+      pid: z
+        .int()
+        .min(0)
+        .max(2 ** 32),
+      startedAt: time,
+    })
+    .optional(),
   usage: z
     .object({
-      at: count,
-      cpuSeconds: count,
-      memoryBytes: count,
-      gpuPercent: count,
-      diskBytes: count,
+      at: time,
+      cpuSeconds: z.number().min(0).max(1e9),
+      memoryBytes: bytes,
+      gpuPercent: z.number().min(0).max(100),
+      diskBytes: bytes,
     })
     .optional(),
   exit: z
     .object({
       exitCode: z.int().min(0).max(255).nullable(),
       timedOut: z.boolean(),
-      startedAt: count,
-      endedAt: count,
+      startedAt: time,
+      endedAt: time,
       unstartable: z.boolean(),
-      reason: z.string().max(10_000).optional(),
+      reason: sentence(10_000).optional(),
       outOfMemory: z.literal(true).optional(),
       isInterrupted: z.literal(true).optional(),
-      logBytes: count,
+      logBytes: z.int().min(0),
     })
     .optional(),
 });
-const failureSchema = z.object({ reason: z.string().max(1_000).nullable() });
+const failureSchema = z.object({ reason: sentence(1_000).nullable() });
+
+/** More than an agent has open, including requests whose connection broke unnoticed. Each may hold 1 MiB in memory. */
+const MAX_OPEN_REQUESTS = 16;
 
 type AttemptRequest = Request<{ attempt: string }>;
-type Handle = (session: AgentSession, req: AttemptRequest, res: express.Response) => unknown;
+type AttemptResponse = express.Response<unknown, { session: AgentSession }>;
+type AttemptHandler = RequestHandler<
+  { attempt: string },
+  unknown,
+  unknown,
+  Request['query'],
+  { session: AgentSession }
+>;
 
 /**
  * @param findSession over all clusters of this worker
  * @param program path of the agent's program
  * @param isOpen whether an attempt without a session here may belong to another worker
+ * @param isDiskLow whether this server keeps the rest of its disk for the database
  * @param closing aborts when the server stops: then requests that wait are answered
  */
 export function createAgentsRouter({
   findSession,
   program,
   isOpen,
+  isDiskLow,
   closing,
 }: {
   findSession: AgentRunner['findSession'];
   program: string;
   isOpen(attempt: string): Promise<boolean>;
+  isDiskLow(): boolean;
   closing: AbortSignal;
 }): Router {
   const router = express.Router({ mergeParams: true });
@@ -65,88 +113,96 @@ export function createAgentsRouter({
     pipeline(createReadStream(program), res).catch(next);
   });
 
-  async function find(req: AttemptRequest): Promise<{ session: AgentSession; token: string }> {
+  const openRequests = new WeakMap<AgentSession, number>();
+
+  /** Finds the session and checks the token. The other middleware runs later, so that nobody else's body is read. */
+  async function authenticate(req: AttemptRequest, res: AttemptResponse): Promise<AgentSession> {
     const [, token] = /^Bearer (\S+)$/i.exec(req.get('authorization') ?? '') ?? [];
     if (!token) throw unauthenticated();
     const { attempt } = req.params;
-    const session = /^\w+$/.test(attempt) ? await findSession(attempt) : undefined;
-    if (session) return { session, token };
-    // The agent repeats a request that is answered with 503, and kills its command after 410.
-    if (await isOpen(attempt)) throw busy('Another server has this attempt; see LOAM_AGENT_URL');
-    throw new AppError('not_found', 'The attempt is over', { status: 410 });
+    const isId = ATTEMPT_ID.test(attempt);
+    const session = isId ? await findSession(attempt) : undefined;
+    if (!session) {
+      // The agent repeats a request that is answered with 503, and kills its command after 410.
+      if (isId && (await isOpen(attempt)))
+        throw busy('Another server has this attempt; see LOAM_AGENT_URL');
+      throw new AppError('not_found', 'The attempt is over', { status: 410 });
+    }
+    session.checkToken(token);
+    const count = openRequests.get(session) ?? 0;
+    if (count >= MAX_OPEN_REQUESTS)
+      throw new AppError('rate_limit_exceeded', 'The attempt has too many open requests');
+    openRequests.set(session, count + 1);
+    res.once('close', () => openRequests.set(session, (openRequests.get(session) ?? 1) - 1));
+    res.locals.session = session;
+    return session;
   }
-  const claimed =
-    (handle: Handle): RequestHandler<{ attempt: string }> =>
-    async (req, res) => {
-      const { session, token } = await find(req);
-      await session.authenticate(token, req.get(NONCE_HEADER) ?? '');
-      await handle(session, req, res);
-    };
+  const identified: AttemptHandler = async (req, res, next) => {
+    await authenticate(req, res);
+    next();
+  };
+  const claimed: AttemptHandler = async (req, res, next) => {
+    const session = await authenticate(req, res);
+    await session.checkClaim(req.get(NONCE_HEADER) ?? '');
+    next();
+  };
   const json = express.json({ limit: '64kb' });
   const frames = express.raw({ type: () => true, limit: LOG_REQUEST_BYTES });
+  const requireDisk: AttemptHandler = (_req, _res, next) => {
+    if (isDiskLow()) throw busy('The disk of the server is nearly full');
+    next();
+  };
 
-  router.post('/:attempt/claim', json, async (req: AttemptRequest, res) => {
-    const { session, token } = await find(req);
-    session.checkToken(token);
-    res.json(await session.claim(parse(claimSchema, req.body)));
+  router.post('/:attempt/claim', identified, json, async (req, res) => {
+    res.json(await res.locals.session.claim(parse(claimSchema, req.body)));
   });
-  router.get(
-    '/:attempt/checkout',
-    claimed(async ({ checkoutDir }, _req, res) => {
-      if (checkoutDir === null) return res.status(204).end();
-      const owner = process.getuid?.() ?? 0;
-      res.type('application/x-tar');
-      await pipeline(createTar({ path: checkoutDir, owner }, Number.POSITIVE_INFINITY), res);
-    }),
-  );
-  router.post(
-    '/:attempt/begin',
-    claimed(async (session, _req, res) => {
-      await session.begin();
-      res.status(204).end();
-    }),
-  );
-  router.put(
-    '/:attempt/log',
-    frames,
-    claimed(async (session, req, res) => {
-      if (!Buffer.isBuffer(req.body)) throw invalid(null, 'The body must be frames of a log');
-      res.json(await session.appendLog(readNumber(req, 'offset'), req.body));
-    }),
-  );
-  router.post(
-    '/:attempt/report',
-    json,
-    claimed((session, req, res) => {
-      session.report(parse(reportSchema, req.body));
-      res.status(204).end();
-    }),
-  );
-  router.get(
-    '/:attempt/control',
-    claimed(async (session, req, res) => {
-      const signal = AbortSignal.any([closeSignal(res), closing]);
-      if (closing.aborted) res.set('Connection', 'close');
-      res.json(await session.control(String(req.query.seen ?? ''), signal));
-    }),
-  );
-  router.put(
-    '/:attempt/output',
-    claimed(async (session, req, res) => {
-      await pipeline(req, session.receiveOutput(String(req.query.request ?? '')));
-      res.status(204).end();
-    }),
-  );
-  router.post(
-    '/:attempt/output',
-    json,
-    claimed((session, req, res) => {
-      session.failOutput(String(req.query.request ?? ''), parse(failureSchema, req.body));
-      res.status(204).end();
-    }),
-  );
+  router.get('/:attempt/checkout', claimed, async (_req, res) => {
+    const { checkoutDir } = res.locals.session;
+    if (checkoutDir === null) return void res.status(204).end();
+    const owner = process.getuid?.() ?? 0;
+    res.type('application/x-tar');
+    await pipeline(createTar({ path: checkoutDir, owner }, Number.POSITIVE_INFINITY), res);
+  });
+  router.post('/:attempt/begin', claimed, async (_req, res) => {
+    await res.locals.session.begin();
+    res.status(204).end();
+  });
+  router.put('/:attempt/log', claimed, requireDisk, frames, async (req, res) => {
+    if (!Buffer.isBuffer(req.body)) throw invalid(null, 'The body must be frames of a log');
+    res.json(await res.locals.session.appendLog(readNumber(req.query, 'offset'), req.body));
+  });
+  router.post('/:attempt/report', claimed, json, (req, res) => {
+    res.json(res.locals.session.report(parse(reportSchema, req.body)));
+  });
+  router.get('/:attempt/control', claimed, async (req, res) => {
+    const signal = AbortSignal.any([closeSignal(res), closing]);
+    if (closing.aborted) res.set('Connection', 'close');
+    res.json(await res.locals.session.control(String(req.query.seen ?? ''), signal));
+  });
+  router.put('/:attempt/output', claimed, async (req, res) => {
+    allowLongBody(req);
+    await res.locals.session.receiveOutput(String(req.query.request ?? ''), req);
+    res.status(204).end();
+  });
+  router.post('/:attempt/output', claimed, json, (req, res) => {
+    const request = String(req.query.request ?? '');
+    res.locals.session.failOutput(request, parse(failureSchema, req.body));
+    res.status(204).end();
+  });
+  router.use(handleTransferError);
   return express.Router().use(AGENTS_PATH, router);
 }
+
+const ATTEMPT_ID = /^\w{1,100}$/;
+const DISCONNECTED = ['ERR_STREAM_PREMATURE_CLOSE', 'ECONNRESET', 'EPIPE'];
+
+/** Agents disconnect when their node or network fails, or when they give a request up. That is no error of this server. */
+const handleTransferError: ErrorRequestHandler = (error, _req, res, next) => {
+  const { code, status, type } = error as { code?: string; status?: number; type?: string };
+  if (res.destroyed && (DISCONNECTED.includes(code ?? '') || type === 'request.aborted')) return;
+  const isInvalidBody = type !== undefined && status !== undefined && status < 500;
+  next(isInvalidBody ? new AppError('invalid_request', error.message, { status }) : error);
+};
 
 function parse<T>(schema: z.ZodType<T>, body: unknown): T {
   const result = schema.safeParse(body);
@@ -155,8 +211,8 @@ function parse<T>(schema: z.ZodType<T>, body: unknown): T {
   throw invalid(issue?.path.join('.') || null, issue?.message ?? 'The body is not valid');
 }
 
-function readNumber(req: AttemptRequest, name: string): number {
-  const value = Number(req.query[name]);
+function readNumber(query: Request['query'], name: string): number {
+  const value = Number(query[name]);
   if (!Number.isSafeInteger(value) || value < 0)
     throw invalid(name, 'must be a number of 0 or more');
   return value;

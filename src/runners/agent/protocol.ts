@@ -6,13 +6,13 @@
  *   GET  checkout  → tar of the working directory, 204 if the job has no repository
  *   POST begin     → 204 when the command may begin; 503 while no worker supervises the attempt
  *   PUT  log       ?offset=N, whole frames of the log → {@link LogPosition}
- *   POST report    {@link AgentReport}
+ *   POST report    {@link AgentReport} → {@link LogPosition}
  *   GET  control   ?seen=V → {@link AgentControl}; answered at the next change, or after 20 seconds
  *   PUT  output    ?request=R, a tar; POST output?request=R {@link OutputFailure}: there is none
  *
  * `Authorization: Bearer <token of the attempt>`. After the claim, the header `Loam-Agent` has the nonce of the claim, which
- * refuses a second agent that has the same token, for example on a node that was silent and returned. 410: the attempt is over,
- * or another server has it; the agent then kills the job.
+ * refuses a second agent that has the same token, for example on a node that was silent and returned. 410: the attempt is over;
+ * the agent then kills the job. 503: the agent tries again, for example because another server has the attempt.
  */
 import type { AttemptExit, AttemptStart, WorkSpec } from '../supervisor/supervise.ts';
 
@@ -65,7 +65,10 @@ export type AgentUsage = {
  */
 export type AgentExit = AttemptExit & { isInterrupted?: true };
 
-/** `exit` is sent last, with the size of the whole log, which the worker must have by then. */
+/**
+ * `exit` is sent last, with the size of the whole log. The worker stores it only when it has the log, and otherwise answers with
+ * the smaller size that it has, for example after a loss of power.
+ */
 export type AgentReport = {
   started?: AttemptStart;
   usage?: AgentUsage;

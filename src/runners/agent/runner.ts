@@ -39,7 +39,7 @@ import { openRemoval, type Removal } from '../supervisor/removal.ts';
 import type { AttemptStart } from '../supervisor/supervise.ts';
 import type { ClusterEngine, EngineEnd, Submission } from './engine.ts';
 import { AGENTS_PATH, type AgentExit, type AgentSpec, type AgentUsage } from './protocol.ts';
-import { type AgentRecord, AgentSession, hashToken } from './session.ts';
+import { type AgentRecord, AgentSession, type BegunRecord, hashToken } from './session.ts';
 
 const TRASH_DIR = '.trash';
 /** The last requests of an agent may still be on their way when the engine reports its end. */
@@ -133,8 +133,11 @@ class ClusterRunner implements AgentRunner {
       throw new Unstartable(
         `Jobs on ${this.#engine.title} need a container image, and this job names none`,
       );
-    if (existsSync(this.#folder(id))) await this.remove({ attempt: id });
     const limits = computeLimits(hardware, capacity);
+    const handle = { attempt: id, cpus: limits.cpus };
+    // After a restart of the worker the attempt may wait in the queue of the engine, where it keeps its place.
+    if ((await this.attach(handle)) === 'prepared') return handle;
+    await this.remove(handle);
     await mkdir(this.#folder(id), { mode: 0o700 });
     if (spec.checkout) await spec.checkout(this.#file(id, 'checkout'), abort);
     abort.throwIfAborted();
@@ -175,7 +178,7 @@ class ClusterRunner implements AgentRunner {
     };
     // Written last: with it the attempt is prepared.
     writeJsonAtomically(this.#file(id, 'agent.json'), record);
-    return { attempt: id, cpus };
+    return handle;
   }
 
   async start(
@@ -230,7 +233,7 @@ class ClusterRunner implements AgentRunner {
 
   async attach(handle: Handle): Promise<'prepared' | 'started' | 'unprepared' | 'gone'> {
     const id = String(handle.attempt);
-    const record = await readJsonFile<AgentRecord>(this.#file(id, 'agent.json'));
+    const record = await this.#readRecord(id);
     if (!record) return 'gone';
     if (existsSync(this.#file(id, 'begun'))) return 'started';
     // Prepared files are not synced to the disk, so they cannot be used after a restart of the machine.
@@ -244,7 +247,14 @@ class ClusterRunner implements AgentRunner {
   ): AsyncGenerator<LogBatch> {
     const id = String(handle.attempt);
     using watcher = this.#watchForEnd(id, abort);
-    yield* followLog(this.#file(id, 'log'), cursor, abort, watcher);
+    const correct = await this.#timeCorrection(id);
+    for await (const batch of followLog(this.#file(id, 'log'), cursor, abort, watcher)) {
+      const lines = batch.lines.map((line) => ({
+        ...line,
+        timestamp: new Date(correct(line.timestamp.getTime())),
+      }));
+      yield { ...batch, lines };
+    }
   }
 
   async signal(handle: Handle, name: 'TERM' | 'KILL'): Promise<void> {
@@ -295,13 +305,26 @@ class ClusterRunner implements AgentRunner {
     };
   }
 
+  /** Corrects times of the agent, because the clock of its node may be wrong. */
+  async #timeCorrection(id: string): Promise<(time: number) => number> {
+    const begun = await readJsonFile<BegunRecord>(this.#file(id, 'begun'));
+    return (time) => Math.min(Math.max(time, begun?.at ?? 0), Date.now());
+  }
+
   /** The agent's report is complete, unless the parent of the command was killed or the engine ended the agent. */
-  #mergeEnd(
+  async #mergeEnd(
     id: string,
-    { isInterrupted, ...exit }: AgentExit,
+    { isInterrupted, ...reported }: AgentExit,
     engineEnd: EngineEnd | undefined,
     session: AgentSession,
-  ): Outcome | undefined {
+  ): Promise<Outcome | undefined> {
+    const correct = await this.#timeCorrection(id);
+    const startedAt = correct(reported.startedAt);
+    const exit = {
+      ...reported,
+      startedAt,
+      endedAt: Math.max(startedAt, correct(reported.endedAt)),
+    };
     const outOfMemory = exit.outOfMemory ?? (engineEnd?.outOfMemory || undefined);
     if (exit.exitCode !== null && !isInterrupted)
       return buildOutcome({ ...exit, exitCode: exit.exitCode, outOfMemory });
@@ -321,7 +344,8 @@ class ClusterRunner implements AgentRunner {
   async #buildUnreportedEnd(id: string, end: EngineEnd | undefined): Promise<Outcome> {
     const started = await readJsonFile<AttemptStart>(this.#file(id, 'started'));
     if (!end?.outOfMemory) return { kind: 'lost' };
-    const startedAt = new Date(started?.startedAt ?? Date.now());
+    const correct = await this.#timeCorrection(id);
+    const startedAt = new Date(correct(started?.startedAt ?? Date.now()));
     const exitCode = 137;
     const note = `${this.#engine.title} ended the job: it used more memory than it requested.`;
     const times = { startedAt, endedAt: new Date() };
@@ -359,12 +383,14 @@ class ClusterRunner implements AgentRunner {
         } else await this.#nextChange(id, session, giveUp.signal);
       }
     };
-    const watching = watch();
+    void watch();
     try {
-      return await session.requestOutput(path, giveUp.signal);
+      const tar = await session.requestOutput(path, giveUp.signal);
+      // Destroyed already: a later reader would not see why.
+      if (tar?.errored) throw tar.errored;
+      return tar;
     } finally {
       giveUp.abort(lost());
-      await watching;
     }
   }
 
@@ -379,9 +405,10 @@ class ClusterRunner implements AgentRunner {
     const hasEnded = existsSync(this.#file(id, 'exit'));
     session?.close();
     await this.#engine.remove(id, { hasEnded });
-    this.#sessions.delete(id);
     this.#cpuShares.forget(id);
     await this.#removal.discard(this.#folder(id));
+    // Last, because a request of the agent would open the session again while the folder exists.
+    this.#sessions.delete(id);
   }
 
   async sweep(keep: ReadonlySet<string>): Promise<void> {
@@ -397,7 +424,7 @@ class ClusterRunner implements AgentRunner {
   async findSession(id: string): Promise<AgentSession | undefined> {
     const known = this.#sessions.get(id);
     if (known) return known;
-    const record = await readJsonFile<AgentRecord>(this.#file(id, 'agent.json'));
+    const record = await this.#readRecord(id);
     // Another call may have created it meanwhile.
     if (!record || this.#sessions.has(id)) return this.#sessions.get(id);
     const session = new AgentSession(this.#folder(id), record, ({ node }) => {
@@ -406,6 +433,14 @@ class ClusterRunner implements AgentRunner {
     });
     this.#sessions.set(id, session);
     return session;
+  }
+
+  /** Undefined also if a loss of power has emptied the file, which is not synced: then the attempt has not begun. */
+  #readRecord(id: string): Promise<AgentRecord | undefined> {
+    return readJsonFile<AgentRecord>(this.#file(id, 'agent.json')).catch((error) => {
+      if (error instanceof SyntaxError) return undefined;
+      throw error;
+    });
   }
 
   async #session(id: string): Promise<AgentSession> {
@@ -420,7 +455,7 @@ class ClusterRunner implements AgentRunner {
     const either = AbortSignal.any([signal, over.signal]);
     await Promise.race([
       this.#engine.nextChange(id, either),
-      session.changed,
+      session.nextChange(either),
       delay(POLL_MS, undefined, { signal: either }),
     ]).catch(() => {});
     over.abort();

@@ -46,6 +46,8 @@ export class Sender {
   readonly #options: SenderOptions;
   /** Aborts when the worker has everything, or refuses the agent. */
   readonly #over = new AbortController();
+  #started: AttemptStart | undefined;
+  #exit: AttemptExit | undefined;
   #hasSentExit = false;
 
   constructor(options: SenderOptions) {
@@ -78,6 +80,16 @@ export class Sender {
     }
   }
 
+  /* Not read from the supervisor's files, which the job may be able to write or delete. */
+
+  setStarted(started: AttemptStart): void {
+    this.#started = started;
+  }
+
+  setExit(exit: AttemptExit): void {
+    this.#exit = exit;
+  }
+
   /** Sends the log while it grows, and then how the attempt ended. */
   async #sendLogAndExit(): Promise<AgentExit> {
     const { client, dir, interruptedAt } = this.#options;
@@ -91,7 +103,7 @@ export class Sender {
     for (;;) {
       signal.throwIfAborted();
       // Read before the log, so that the log is complete when there is an exit.
-      const exit = await readJsonFile<AttemptExit>(join(dir, 'exit'));
+      const exit = this.#exit;
       const length = readSync(file, buffer, 0, buffer.length, sent);
       const frames = buffer.subarray(0, buffer.subarray(0, length).lastIndexOf(NEWLINE) + 1);
       if (frames.length > 0) {
@@ -101,13 +113,15 @@ export class Sender {
       } else if (exit) {
         const isInterrupted = (interruptedAt() ?? Number.POSITIVE_INFINITY) <= exit.endedAt;
         const end: AgentExit = { ...exit, ...(isInterrupted && { isInterrupted }) };
-        await this.#report({ exit: { ...end, logBytes: sent } });
-        this.#hasSentExit = true;
-        return end;
+        const response = await this.#report({ exit: { ...end, logBytes: sent } });
+        const { size } = (await response.json()) as LogPosition;
+        if (size === sent) {
+          this.#hasSentExit = true;
+          return end;
+        }
+        sent = size;
       } else {
-        const started = hasReportedStart
-          ? undefined
-          : await readJsonFile<AttemptStart>(join(dir, 'started'));
+        const started = hasReportedStart ? undefined : this.#started;
         if (started) {
           await this.#report({ started });
           hasReportedStart = true;

@@ -6,8 +6,8 @@
  *   spec.json   the command with its environment; removed when the command begins, because it contains secrets
  *   checkout    the working directory, until the command begins
  *   claim       the agent that has the attempt; created once
- *   begun       the command may have begun
- *   contact     its time is that of the last request, a few seconds old at most
+ *   begun       the command may have begun, and when ({@link BegunRecord})
+ *   contact     when the last request was, a few seconds old at most ({@link ContactRecord})
  *   log, started, usage, exit   as the supervisor wrote them on the node (`../supervisor/supervise.ts`)
  */
 import { createHash, randomUUID, timingSafeEqual } from 'node:crypto';
@@ -17,21 +17,22 @@ import {
   fstatSync,
   ftruncateSync,
   openSync,
+  readFileSync,
   rmSync,
   statSync,
-  utimesSync,
   writeFileSync,
   writeSync,
 } from 'node:fs';
 import { uptime } from 'node:os';
 import { join } from 'node:path';
-import { PassThrough, type Readable } from 'node:stream';
-import { setTimeout as delay } from 'node:timers/promises';
-import { AppError, invalid } from '../../base/errors.ts';
-import { ArtifactsNotKept, MAX_LINE_BYTES, type MayBegin } from '../runner.ts';
+import { Readable } from 'node:stream';
+import { finished } from 'node:stream/promises';
+import { AppError } from '../../base/errors.ts';
+import { ArtifactsNotKept, MAX_LINE_BYTES, type MayBegin, RunnerUnavailable } from '../runner.ts';
 import { syncLog, writeJsonAtomically } from '../supervisor/claim.ts';
 import { readJsonFile } from '../supervisor/folder.ts';
 import type { LogLimits } from '../supervisor/lines.ts';
+import { readBootId } from '../supervisor/proc.ts';
 import {
   type AgentClaim,
   type AgentControl,
@@ -44,6 +45,12 @@ import {
 
 /** The file `agent.json`. */
 export type AgentRecord = { tokenHash: string; bootId: string; log: LogLimits; leaseMs: number };
+
+/** The file `begun`. Times that the agent reports are not before `at`, in epoch milliseconds. */
+export type BegunRecord = { at: number };
+
+/** The file `contact`: seconds of the clock that runs while the machine is suspended, and the boot that they count from. */
+type ContactRecord = { bootId: string; uptime: number };
 
 /** The agent may need this long after the end of its lease to notice it and to kill the command. */
 const LEASE_MARGIN_MS = 60_000;
@@ -62,8 +69,8 @@ export function hashToken(token: string): string {
 /** The answer for the agent when it asks whether the command may begin. */
 type Permission = {
   mayBegin: MayBegin;
-  /** The agent has asked. */
-  isAsked: boolean;
+  /** Set when the agent has asked. It may repeat the request while the first one is being answered. */
+  answer?: Promise<boolean>;
   settled: PromiseWithResolvers<boolean>;
 };
 type WantedOutput = {
@@ -81,7 +88,8 @@ export class AgentSession {
   readonly #epoch = randomUUID();
   #version = 0;
   #control: Omit<AgentControl, 'version'> = {};
-  #changed = Promise.withResolvers<void>();
+  /** Each wakes a call of `nextChange`. */
+  readonly #waiting = new Set<() => void>();
   #permission: Permission | undefined;
   #output: WantedOutput | undefined;
   #lastRequest = 0;
@@ -100,19 +108,35 @@ export class AgentSession {
     this.#folder = folder;
     this.#record = record;
     this.#locate = locate;
-    // Of a request to the previous process only the wall clock is known.
-    const stored =
-      statSync(this.#file('contact'), { throwIfNoEntry: false })?.mtimeMs ?? Date.now();
-    this.#contactAt = uptime() - Math.max(0, Date.now() - stored) / 1_000;
+    this.#contactAt = this.#readContact() ?? uptime();
+  }
+
+  /**
+   * When the last request to the previous process was. Unknown after a restart of the machine, or on another machine: the
+   * lease is then counted anew, because the clock of the day may have jumped.
+   */
+  #readContact(): number | undefined {
+    try {
+      const contact: ContactRecord = JSON.parse(readFileSync(this.#file('contact'), 'utf8'));
+      return contact.bootId === readBootId() ? contact.uptime : undefined;
+    } catch {
+      // There was no request yet, or the file was being written when the process was killed.
+      return undefined;
+    }
   }
 
   get hasBegun(): boolean {
     return existsSync(this.#file('begun'));
   }
 
+  /** Milliseconds since the last request of the agent. */
+  get silentMs(): number {
+    return (uptime() - this.#contactAt) * 1_000;
+  }
+
   /** Whether the agent has been silent for so long that it has certainly killed the command. */
   get isLeaseOver(): boolean {
-    return (uptime() - this.#contactAt) * 1_000 > this.#record.leaseMs + LEASE_MARGIN_MS;
+    return this.silentMs > this.#record.leaseMs + LEASE_MARGIN_MS;
   }
 
   /** The agent that has claimed the attempt. */
@@ -122,9 +146,16 @@ export class AgentSession {
 
   /* What the worker wants */
 
-  /** Settles when something has changed that the worker may wait for. */
-  get changed(): Promise<void> {
-    return this.#changed.promise;
+  /** Settles when something has changed that the worker or the agent may wait for, or when `signal` aborts. */
+  async nextChange(signal: AbortSignal): Promise<void> {
+    if (signal.aborted) return;
+    const { promise, resolve } = Promise.withResolvers<void>();
+    const wake = () => resolve();
+    this.#waiting.add(wake);
+    signal.addEventListener('abort', wake, { once: true });
+    await promise;
+    signal.removeEventListener('abort', wake);
+    this.#waiting.delete(wake);
   }
 
   /**
@@ -134,14 +165,14 @@ export class AgentSession {
   permit(mayBegin: MayBegin): Promise<boolean> {
     this.#permission?.settled.resolve(false);
     const settled = Promise.withResolvers<boolean>();
-    this.#permission = { mayBegin, isAsked: false, settled };
+    this.#permission = { mayBegin, settled };
     return settled.promise;
   }
 
   /** Withdraws the permission. When this settles with false, the attempt cannot begin without another one. */
   async withdraw(): Promise<boolean> {
     const permission = this.#permission;
-    if (permission?.isAsked) return await permission.settled.promise;
+    if (permission?.answer) return await permission.settled.promise;
     this.#permission = undefined;
     return this.hasBegun;
   }
@@ -184,20 +215,19 @@ export class AgentSession {
   }
 
   #notify(): void {
-    this.#changed.resolve();
-    this.#changed = Promise.withResolvers();
+    for (const wake of this.#waiting) wake();
   }
 
   /* Requests of the agent */
 
-  /** @throws AppError 401 for another token, 409 for a second agent, 410 when the attempt is over */
-  async authenticate(token: string, nonce: string): Promise<void> {
-    this.checkToken(token);
+  /** @throws AppError 409 for a request of an agent that has not claimed the attempt */
+  async checkClaim(nonce: string): Promise<void> {
     const claim = await this.readClaim();
     if (claim?.nonce !== nonce) throw refuse(409, 'Another agent has claimed this attempt');
     this.#touch();
   }
 
+  /** @throws AppError 401 for another token */
   checkToken(token: string): void {
     const given = Buffer.from(hashToken(token));
     if (!timingSafeEqual(given, Buffer.from(this.#record.tokenHash)))
@@ -205,12 +235,16 @@ export class AgentSession {
   }
 
   #touch(): void {
+    if (this.#isClosed) return;
     this.#contactAt = uptime();
     if (this.#contactAt - this.#contactStoredAt < CONTACT_S) return;
     this.#contactStoredAt = this.#contactAt;
-    writeFileSync(this.#file('contact'), '');
-    const now = Date.now() / 1_000;
-    utimesSync(this.#file('contact'), now, now);
+    const contact: ContactRecord = { bootId: readBootId(), uptime: this.#contactAt };
+    try {
+      writeFileSync(this.#file('contact'), JSON.stringify(contact));
+    } catch {
+      // The disk is full. The lease of the agent must not end because of that.
+    }
   }
 
   async claim(claim: AgentClaim): Promise<AgentSpec> {
@@ -234,21 +268,28 @@ export class AgentSession {
 
   /** @throws AppError 503 while no worker supervises the attempt, or it may not begin */
   async begin(): Promise<void> {
-    if (this.hasBegun) return;
     if (this.#isClosed) throw over();
-    const permission = this.#permission;
+    if (this.hasBegun) return;
     const claim = await this.readClaim();
+    const permission = this.#permission;
     if (!permission || !claim) throw refuse(503, 'The worker is not ready yet');
-    permission.isAsked = true;
+    permission.answer ??= this.#askPermission(permission, claim);
+    const may = await permission.answer;
+    if (this.#isClosed) throw over();
+    // The agent asks again, until the worker removes the attempt or permits it after all.
+    if (!may) throw refuse(503, 'The attempt may not begin');
+  }
+
+  async #askPermission(permission: Permission, claim: AgentClaim): Promise<boolean> {
     try {
       const may = await permission.mayBegin(this.#locate(claim));
       if (may) {
-        writeJsonAtomically(this.#file('begun'), {}, this.#folder);
+        const begun: BegunRecord = { at: Date.now() };
+        writeJsonAtomically(this.#file('begun'), begun, this.#folder);
         rmSync(this.#file('spec.json'), { force: true });
       }
       permission.settled.resolve(may);
-      // The agent asks again, until the worker removes the attempt or permits it after all.
-      if (!may) throw refuse(503, 'The attempt may not begin');
+      return may;
     } catch (error) {
       permission.settled.reject(error);
       throw error;
@@ -266,8 +307,7 @@ export class AgentSession {
   }
 
   #appendLog(offset: number, frames: Buffer): LogPosition {
-    if (this.#isClosed) throw over();
-    checkFrames(frames);
+    this.#requireBegun();
     const fd = openSync(this.#file('log'), 'a+', 0o600);
     using _ = { [Symbol.dispose]: () => closeSync(fd) };
     const { size } = fstatSync(fd);
@@ -278,6 +318,7 @@ export class AgentSession {
     if (offset + frames.length > bytes + lines * FRAME_BYTES + NOTES_BYTES)
       throw refuse(413, 'The log is larger than the limit of the job');
     const rest = frames.subarray(size - offset);
+    checkFrames(rest);
     try {
       for (let done = 0; done < rest.length; ) done += writeSync(fd, rest, done);
     } catch (error) {
@@ -288,29 +329,35 @@ export class AgentSession {
     return { size: size + rest.length };
   }
 
-  report({ started, usage, exit }: AgentReport): void {
-    if (this.#isClosed) throw over();
+  /** The agent continues its log at the returned size, unless the worker has all of it. */
+  report({ started, usage, exit }: AgentReport): LogPosition {
+    this.#requireBegun();
     if (started) writeJsonAtomically(this.#file('started'), started);
     if (usage) writeJsonAtomically(this.#file('usage'), usage);
-    if (!exit || existsSync(this.#file('exit'))) return;
+    const { size } = statSync(this.#file('log'));
+    if (!exit) return { size };
     const { logBytes, ...end } = exit;
-    const size = statSync(this.#file('log')).size;
-    if (size !== logBytes)
-      throw refuse(503, `The worker has ${size} of the ${logBytes} bytes of the log`);
+    if (existsSync(this.#file('exit'))) return { size: logBytes };
+    if (size !== logBytes) return { size };
     syncLog(this.#file('log'));
     writeJsonAtomically(this.#file('exit'), end, this.#folder);
     rmSync(this.#file('checkout'), { recursive: true, force: true });
     this.#notify();
+    return { size };
+  }
+
+  /**
+   * An agent whose attempt has not begun here reports to a folder that was restored from an older copy. What it ran will be
+   * lost, so it must end.
+   */
+  #requireBegun(): void {
+    if (this.#isClosed || !this.hasBegun) throw over();
   }
 
   /** Answers when something has changed since `seen`, or after a while. */
   async control(seen: string, signal: AbortSignal): Promise<AgentControl> {
     const timeout = AbortSignal.any([signal, AbortSignal.timeout(CONTROL_MS)]);
-    while (seen === this.#versionText && !timeout.aborted)
-      await Promise.race([
-        this.#changed.promise,
-        delay(CONTROL_MS, undefined, { signal: timeout, ref: false }).catch(() => {}),
-      ]);
+    while (seen === this.#versionText && !timeout.aborted) await this.nextChange(timeout);
     this.#touch();
     return { ...this.#control, version: this.#versionText };
   }
@@ -319,15 +366,14 @@ export class AgentSession {
     return `${this.#epoch}.${this.#version}`;
   }
 
-  /**
-   * Receives the tar that the worker has requested.
-   * @returns the stream to write it into
-   */
-  receiveOutput(request: string): PassThrough {
+  /** Passes the tar that the worker has requested on to it. @throws AppError 503 when the worker could not read all of it */
+  async receiveOutput(request: string, tar: Readable): Promise<void> {
     const output = this.#takeOutput(request);
-    const stream = new PassThrough();
-    output.received.resolve(stream);
-    return stream;
+    const received = Readable.from(readTransfer(tar), { objectMode: false });
+    output.received.resolve(received);
+    await finished(received).catch(() => {
+      throw refuse(503, 'The output was not stored; the worker asks for it again');
+    });
   }
 
   failOutput(request: string, { reason }: OutputFailure): void {
@@ -349,17 +395,30 @@ export class AgentSession {
   }
 }
 
-/** @throws AppError 400 unless the bytes are whole frames of a log */
+/** @throws AppError 422, which ends the agent, unless the bytes are whole frames of a log */
 function checkFrames(frames: Buffer): void {
   const text = frames.toString('latin1');
-  if (!text.endsWith('\n')) throw invalid(null, 'The last frame of the log is not complete');
+  if (!text.endsWith('\n')) throw invalidFrames('The last frame of the log is not complete');
   for (let at = 0; at < text.length; ) {
     const end = text.indexOf('\n', at);
     const isFrame = FRAME.test(text.slice(at, at + FRAME_BYTES - 1));
     if (!isFrame || end - at > MAX_LINE_BYTES + FRAME_BYTES)
-      throw invalid(null, `The frame at byte ${at} of the request is not one of a log`);
+      throw invalidFrames(`The frame at byte ${at} of the new part of the log is not valid`);
     at = end + 1;
   }
+}
+
+/** @throws RunnerUnavailable when the connection breaks: then the worker repeats its request */
+async function* readTransfer(tar: Readable): AsyncGenerator<Buffer> {
+  try {
+    yield* tar;
+  } catch {
+    throw new RunnerUnavailable('the node disconnected while it sent the artifacts');
+  }
+}
+
+function invalidFrames(message: string): AppError {
+  return new AppError('invalid_request', message, { status: 422 });
 }
 
 function refuse(status: number, message: string): AppError {

@@ -50,7 +50,7 @@ export type Launcher = {
 };
 
 /** @param mode octal, as of `chmod` */
-export function createFifos(dir: string, names: readonly string[], mode: string): void {
+function createFifos(dir: string, names: readonly string[], mode: string): void {
   const missing = names.map((name) => join(dir, name)).filter((path) => !existsSync(path));
   if (missing.length > 0) execFileSync('mkfifo', ['-m', mode, ...missing]);
 }
@@ -82,7 +82,7 @@ export function createProcessLauncher(options: ProcessLauncherOptions): Launcher
       const dirs = inImage
         ? { HOME: MOUNTS.home, TMPDIR: MOUNTS.tmp }
         : { HOME: folders.home, TMPDIR: folders.tmp };
-      const jobEnv = { ...BASE_ENV, ...dirs, ...env };
+      const jobEnv = { ...BASE_ENV, ...dirs, ...env, ...gpuVariables() };
       const hasGpus = Boolean(process.env.CUDA_VISIBLE_DEVICES);
       const program =
         inImage && images ? imageCommand(images, image, { folders, env: jobEnv, hasGpus }) : null;
@@ -137,6 +137,12 @@ function ownEnvironment(): Record<string, string> {
     /^(SLURM_|PATH$|HOME$|USER$|XDG_)/.test(name),
   );
   return Object.fromEntries(own) as Record<string, string>;
+}
+
+/** The GPUs that the engine has given to the job, whatever its own variables say. */
+function gpuVariables(): Record<string, string> {
+  const visible = process.env.CUDA_VISIBLE_DEVICES ?? '';
+  return { CUDA_VISIBLE_DEVICES: visible, NVIDIA_VISIBLE_DEVICES: visible || 'void' };
 }
 
 async function measureGpus(): Promise<number> {

@@ -91,6 +91,10 @@ type Options = {
   start(outputs: WorkOutputs): Promise<Work>;
   /** Called when the work has been started. From then on any error must end it, because only this process can. */
   onStarted(supervision: Supervision): void;
+  /** Called when the start is recorded. */
+  onUp?(started: AttemptStart): void;
+  /** Called when the end is recorded, or cannot be because the folder was removed. */
+  onRecorded?(exit: AttemptExit): void;
   /** The signal that was received before the work could be stopped. */
   getEarlySignal(): 'TERM' | 'KILL' | undefined;
 };
@@ -109,7 +113,7 @@ export async function supervise(
   dir: string,
   spec: WorkSpec,
   startedAt: number,
-  { fifoDir = dir, start, onStarted, getEarlySignal }: Options,
+  { fifoDir = dir, start, onStarted, onUp, onRecorded, getEarlySignal }: Options,
 ): Promise<SuperviseResult> {
   const fileOf = (name: string) => join(dir, name);
   /** `reason`: why the supervisor ended the work. */
@@ -149,11 +153,11 @@ export async function supervise(
   let startedTimer: NodeJS.Timeout | undefined;
   void work.up.then(() => {
     const started: AttemptStart = { pid: work.pid ?? 0, startedAt };
-    if (!isOver)
-      startedTimer = setTimeout(
-        () => writeJsonAtomically(fileOf('started'), started),
-        STARTED_DELAY_MS,
-      );
+    if (isOver) return;
+    startedTimer = setTimeout(() => {
+      onUp?.(started);
+      writeJsonAtomically(fileOf('started'), started);
+    }, STARTED_DELAY_MS);
   });
 
   let timedOut = false;
@@ -197,7 +201,7 @@ export async function supervise(
   const oomKills = work.countOomKills();
   const memoryReason = oomKills > 0 ? describeOutOfMemory(oomKills, spec.memory.bytes) : undefined;
   const reason = ending.reason?.reason ?? memoryReason;
-  await writeEnd(dir, {
+  const exit: AttemptExit = {
     // A killed command has failed, even if it ended by itself at the same moment. A command that was stopped before its
     // start has no exit code of its own.
     exitCode: isKilled || (isStopped && !ran) ? KILLED : exitCode,
@@ -207,7 +211,9 @@ export async function supervise(
     unstartable: !ran && !isStopped,
     ...(reason !== undefined && { reason }),
     outOfMemory: oomKills > 0 || undefined,
-  });
+  };
+  await writeEnd(dir, exit);
+  onRecorded?.(exit);
   await work.release();
   log.close();
   return { isStopped, ran };
@@ -218,10 +224,12 @@ export async function recordFailedStart(
   dir: string,
   startedAt: number,
   error: Error,
-): Promise<void> {
+): Promise<AttemptExit> {
   const { reason } = toStopReason(error);
   const end = { exitCode: 125, timedOut: false, startedAt, endedAt: Date.now() };
-  await writeEnd(dir, { ...end, unstartable: true, reason });
+  const exit = { ...end, unstartable: true, reason };
+  await writeEnd(dir, exit);
+  return exit;
 }
 
 /**
@@ -275,7 +283,7 @@ function tryTo(step: () => void): void {
 }
 
 /** A timer whose clock continues while the machine is suspended. The clock of Node's timers stops then. */
-export type UptimeTimer = { clear(): void };
+type UptimeTimer = { clear(): void };
 
 /** How often an `UptimeTimer` checks the clock. */
 const TICK_MS = 1_000;
@@ -284,7 +292,7 @@ const TICK_MS = 1_000;
 const LATE_MS = 5_000;
 
 /** Like `setTimeout`, but `onDue` receives how late the timer fires. */
-export function startUptimeTimer(ms: number, onDue: (lateMs: number) => void): UptimeTimer {
+function startUptimeTimer(ms: number, onDue: (lateMs: number) => void): UptimeTimer {
   const dueAt = uptime() * 1_000 + ms;
   let timer: NodeJS.Timeout | undefined;
   const check = () => {

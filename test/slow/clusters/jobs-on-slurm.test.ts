@@ -1,7 +1,10 @@
-import { afterAll, beforeAll, describe } from 'vitest';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { clusterJobs } from '../../support/cluster-jobs.contract.ts';
-import { has } from '../../support/needs.ts';
+import { eventually } from '../../support/eventually.ts';
+import { startApp } from '../../support/harness.ts';
+import { has, needs } from '../../support/needs.ts';
 import { openSlurmCluster, type SlurmCluster } from '../../support/slurm/slurm.ts';
+import { lines } from '../../support/submit.ts';
 
 let cluster: SlurmCluster;
 
@@ -26,4 +29,32 @@ describe('jobs on Slurm', () => {
     }),
     'slurm',
   );
+
+  test('a job sees its GPUs, and an image that no node can run is refused', async (ctx) => {
+    needs(ctx, 'slurm');
+    const clusters = [{ name: 'slurm', kind: 'slurm' as const, options: cluster.config }];
+    await using app = await startApp({ config: { runner: 'none', clusters } });
+    const ada = await app.user('ada');
+    await ada.post('/auth/v1/repository/ada', { name: 'code', gitignore_template: 'Node' });
+    const size = { cpu: 4, memory_gb: 1, disk_gb: 1 };
+    const command = 'echo "$CUDA_VISIBLE_DEVICES, $NVIDIA_VISIBLE_DEVICES"';
+    const env = { CUDA_VISIBLE_DEVICES: '7' };
+    const create = (fields: object) =>
+      ada.post('/auth/v1/seed/ada/jobs', { ...size, command, env, ...fields });
+    await create({ name: 'gpus', repo: 'ada/code', gpu: 'T4', gpu_count: 2 });
+    await create({ name: 'plain', repo: 'ada/code', gpu: 'none' });
+    await create({ name: 'image', image: 'debian:12', gpu: 'none' });
+    const until = (name: string, status: string) =>
+      eventually(async () =>
+        expect((await ada.get(`/ada/job/${name}`)).body).toMatchObject({ status }),
+      );
+    await until('gpus', 'succeeded');
+    await until('plain', 'succeeded');
+    await until('image', 'failed');
+    expect(await lines(ada, 'ada', 'gpus')).toEqual(['0,1, 0,1']);
+    expect(await lines(ada, 'ada', 'plain')).toEqual([', void']);
+    expect(await lines(ada, 'ada', 'image')).toEqual([
+      expect.stringContaining('Slurm is not configured to run images here'),
+    ]);
+  });
 });

@@ -163,6 +163,17 @@ test('an attempt runs as a pod with few rights, and nothing of it is left', asyn
   await eventually(async () => expect(await left(attempt)).toEqual([]));
 });
 
+test('where root is allowed, a job has the user of its image, without capabilities', async () => {
+  const agent = await serveAgent('id -u; touch /work/a; grep CapEff /proc/self/status; exit 0');
+  const engine = await openEngine({ config: { allowRoot: true } });
+  const job = submission(agent.url);
+  await engine.submit(job);
+  expect((await stateOf(engine, job.attempt, 'ended')).end).toMatchObject({ exitCode: 0 });
+  expect(agent.words(job.attempt)).toEqual(
+    expect.arrayContaining(['begun', '0', 'CapEff:\t0000000000000000']),
+  );
+});
+
 test('an attempt is submitted once, and found after a restart', async () => {
   const agent = await serveAgent('echo up; sleep 600');
   const worker = newId('srv');

@@ -66,7 +66,8 @@ export async function compare({
     const printed = await readLines(admin, 'admin', job.name);
     const told = messages.get(job.name) ?? [];
     for (const { id, node, created, begun, ended, outcome } of row.attempts) {
-      if (outcome !== 'lost') continue;
+      // A cancelled job whose command had not begun has no outcome.
+      if (outcome !== 'lost' || (job.kind.cancelled && begun === null)) continue;
       found.losses[begun === null ? 'waiting' : 'begun']++;
       if (!isExplained({ node, created, begun, ended }))
         found.lost.push(`${id} of ${job.name}, which ran on ${node}`);

@@ -15,6 +15,8 @@ const LIMITS = { maxCpus: 0.2, maxMemoryGb: 0.25 };
 export type KubeCluster = AsyncDisposable & {
   /** Options for an engine that has only the documented permissions. */
   config: KubernetesConfig;
+  /** Path of the administrator's kubeconfig. */
+  adminConfig: string;
   /** A server that pods must reach listens at this address of this machine. */
   hostAddress: string;
   /** Kills a node, a part of it (`node-1/kubelet`) or a part of the control plane (`apiserver`) at once. */
@@ -27,6 +29,12 @@ export type KubeCluster = AsyncDisposable & {
   pid(name: string): Promise<number>;
   /** Runs kubectl as administrator, in the namespace of the jobs. @returns its output */
   kubectl(...args: string[]): Promise<string>;
+  /** The same without a namespace. */
+  admin(...args: string[]): Promise<string>;
+  /** Variables with which a pod finds the API server, because there are no Services. */
+  inPod: { KUBERNETES_SERVICE_HOST: string; KUBERNETES_SERVICE_PORT: string };
+  /** Loads an image (`kube.sh image`) on the first node. @param tar path */
+  importImage(tar: string): Promise<void>;
 };
 
 /** @param nodeGrace seconds until a silent node is NotReady */
@@ -47,6 +55,11 @@ export async function openKubeCluster({ nodes = 2, nodeGrace = 10 } = {}): Promi
   );
   const owned = cleanup.move();
   const kubectl = join(KUBE_CACHE, 'bin/kubectl');
+  const admin = async (...args: string[]) =>
+    (await run(kubectl, ['--kubeconfig', settings.KUBECONFIG, ...args])).stdout;
+  const server = new URL(
+    await admin('config', 'view', '-o', 'jsonpath={.clusters[0].cluster.server}'),
+  );
   return {
     config: kubernetesOptions.parse({
       kubeconfig: settings.RUNNER_KUBECONFIG,
@@ -55,15 +68,17 @@ export async function openKubeCluster({ nodes = 2, nodeGrace = 10 } = {}): Promi
       gpus: { T4: { max: 2, nodeSelector: { 'loam.test/gpu': 'h100' } } },
       ...LIMITS,
     }),
+    adminConfig: settings.KUBECONFIG,
     hostAddress: settings.HOST_ADDRESS,
     kill: async (name) => void (await script('kill', dir, name)),
     start: async (name) => void (await script('start', dir, name)),
     cut: async (name) => void (await script('cut', dir, name)),
     join: async (name) => void (await script('join', dir, name)),
     pid: async (name) => Number(await script('pid', dir, name)),
-    kubectl: async (...args) =>
-      (await run(kubectl, ['--kubeconfig', settings.KUBECONFIG, '-n', 'loam-jobs', ...args]))
-        .stdout,
+    kubectl: (...args) => admin('-n', 'loam-jobs', ...args),
+    admin,
+    inPod: { KUBERNETES_SERVICE_HOST: server.hostname, KUBERNETES_SERVICE_PORT: server.port },
+    importImage: async (tar) => void (await script('ctr', dir, 'node-1', 'images', 'import', tar)),
     [Symbol.asyncDispose]: () => owned.disposeAsync(),
   };
 }

@@ -1,0 +1,38 @@
+import { afterAll, beforeAll, describe } from 'vitest';
+import { clusterJobs } from '../../support/cluster-jobs.contract.ts';
+import { type KubeCluster, openKubeCluster } from '../../support/kube/kube.ts';
+import { has } from '../../support/needs.ts';
+
+let cluster: KubeCluster;
+
+beforeAll(async () => {
+  if (has('kubernetes')) cluster = await openKubeCluster();
+});
+afterAll(() => cluster?.[Symbol.asyncDispose]());
+
+describe('jobs on Kubernetes', () => {
+  clusterJobs(
+    async () => ({
+      config: {
+        // The pods reach the server there.
+        host: cluster.hostAddress,
+        runner: 'none',
+        clusters: [
+          {
+            name: 'kubernetes',
+            kind: 'kubernetes',
+            // Each of the two nodes has two CPUs, and room for one such job.
+            options: { ...cluster.config, maxCpus: 1.5 },
+          },
+        ],
+      },
+      job: { image: 'loam.test/busybox:1' },
+      inspect: /^kubectl -n loam-jobs describe pod loam-att-\w+$/,
+      async listLeftovers() {
+        const names = await cluster.kubectl('get', 'pods,secrets', '-o', 'name');
+        return names.split('\n').filter((name) => name.includes('/loam-att-'));
+      },
+    }),
+    'kubernetes',
+  );
+});
