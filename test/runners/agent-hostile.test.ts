@@ -425,7 +425,7 @@ describe('the requests of agents', () => {
 function loopbackRunner(options: { leaseMs?: number } = {}) {
   let engine: LoopbackEngine | undefined;
   return agentRunner(async (dir) => {
-    engine ??= new LoopbackEngine(dir, options);
+    engine ??= new LoopbackEngine(dir);
     return engine;
   }, options);
 }

@@ -8,6 +8,7 @@ import { join } from 'node:path';
 import { Writable } from 'node:stream';
 import { pino } from 'pino';
 import type { ClusterEngine, EngineState, Submission } from '../../src/runners/agent/engine.ts';
+import { LEASE_MS } from '../../src/runners/agent/protocol.ts';
 import { type AgentRunner, openAgentRunner } from '../../src/runners/agent/runner.ts';
 import type { AttemptSpec, Handle, MayBegin } from '../../src/runners/runner.ts';
 import { eventually } from './eventually.ts';
@@ -149,6 +150,7 @@ export async function openForger({
         machine: 'forged',
         maxJobs: 100,
         agentUrl: server.url,
+        leaseMs: LEASE_MS,
       }),
     );
     return current;

@@ -42,7 +42,6 @@ export type AgentOptions = {
   sharedDir?: string;
   /** How this node runs images; unset: it cannot. In a pod the engine runs them. */
   images?: ImageProgram;
-  leaseMs?: number;
 };
 
 /** Size of the file that is deleted when the disk is full, to have room for the last lines and the exit record. */
@@ -53,9 +52,9 @@ const RESERVE_BYTES = 64 * 1024;
  * @returns the exit code of the job, so that the lists of the engine show it
  */
 export async function runAgent(options: AgentOptions): Promise<number> {
-  const { url, attempt, token, node, dir, jobDir, sharedDir, leaseMs = LEASE_MS } = options;
+  const { url, attempt, token, node, dir, jobDir, sharedDir } = options;
   const nonce = randomUUID();
-  const client = new AgentClient({ url: `${url}/${attempt}`, token, nonce, leaseMs });
+  const client = new AgentClient({ url: `${url}/${attempt}`, token, nonce, leaseMs: LEASE_MS });
   const launcher =
     sharedDir === undefined
       ? createProcessLauncher({ attempt, dir, jobDir, images: options.images })
@@ -66,6 +65,7 @@ export async function runAgent(options: AgentOptions): Promise<number> {
     const claim: AgentClaim = { nonce, node };
     const request = { method: 'POST', json: claim, signal: signals.beforeStart } as const;
     const spec = (await (await client.request('claim', request)).json()) as AgentSpec;
+    client.leaseMs = spec.leaseMs;
     return await runClaimed(options, { client, launcher, signals, spec });
   } catch (error) {
     if (!(error instanceof Refused) && !signals.beforeStart.aborted) throw error;
@@ -89,7 +89,11 @@ function receiveSignals() {
     if (supervision) supervision.stop(how);
     else beforeStart.abort(new Refused(`the attempt was ended by SIG${how} before its start`));
   };
-  process.on('SIGTERM', () => stop('TERM'));
+  let interruptedAt: number | undefined;
+  process.on('SIGTERM', () => {
+    interruptedAt ??= Date.now();
+    stop('TERM');
+  });
   for (const name of ['SIGHUP', 'SIGINT', 'SIGPIPE'] as const) process.on(name, () => {});
   // For example when the disk is full, or the job has deleted the folder of the agent.
   process.on('uncaughtException', (error) => {
@@ -101,6 +105,7 @@ function receiveSignals() {
     beforeStart: beforeStart.signal,
     stop,
     early: () => early,
+    interruptedAt: () => interruptedAt,
     set(started: Supervision) {
       supervision = started;
     },
@@ -146,6 +151,7 @@ async function runClaimed(
     measureUsage: () => launcher.measureUsage(),
     stop: (how) => signals.stop(how),
     endCommand: () => launcher.endCommand(),
+    interruptedAt: signals.interruptedAt,
   });
   const fail = async (error: Error) =>
     sender.setExit(await recordFailedStart(dir, startedAt, error));

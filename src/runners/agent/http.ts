@@ -72,6 +72,7 @@ const reportSchema = z.object({
       unstartable: z.boolean(),
       reason: sentence.optional(),
       outOfMemory: z.literal(true).optional(),
+      isInterrupted: z.literal(true).optional(),
       logBytes: z.int().min(0),
     })
     .optional(),

@@ -21,7 +21,7 @@ export const AGENTS_PATH = '/agents';
 export const AGENT_PROGRAM = 'agent.mjs';
 export const NONCE_HEADER = 'loam-agent';
 
-/** The agent kills the job when it has reached no server for this long, by a clock that runs while the node is suspended. */
+/** How long an agent that has not claimed its attempt looks for a server. Afterwards the lease of the attempt counts. */
 export const LEASE_MS = 3_600_000;
 /** Exit code of an agent that no server answered, or that was refused (EX_TEMPFAIL). Nothing runs any more. */
 export const NO_SERVER_EXIT = 75;
@@ -46,6 +46,8 @@ export type AgentSpec = {
   /** The whole environment of the job, with its secrets. */
   env: Record<string, string>;
   image: string | null;
+  /** The agent kills the job when it has reached no server for this long, by a clock that runs while the node is suspended. */
+  leaseMs: number;
 };
 
 /** `size`: bytes of the log that the worker has. The agent continues there. */
@@ -61,13 +63,19 @@ export type AgentUsage = {
 };
 
 /**
+ * `isInterrupted`: the engine ended the agent before the command had ended, so the exit code may not be that of the command. The
+ * agent then exits without being dismissed.
+ */
+export type AgentExit = AttemptExit & { isInterrupted?: true };
+
+/**
  * `exit` is sent last, with the size of the whole log. The worker stores it only when it has the log, and otherwise answers with
  * the smaller size that it has, for example after a loss of power.
  */
 export type AgentReport = {
   started?: AttemptStart;
   usage?: AgentUsage;
-  exit?: AttemptExit & { logBytes: number };
+  exit?: AgentExit & { logBytes: number };
 };
 
 /** `version`: sent back as `seen`. */

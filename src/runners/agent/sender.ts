@@ -8,9 +8,10 @@ import type { DiskUse } from '../supervisor/disk.ts';
 import { readJsonFile, watchChanges } from '../supervisor/folder.ts';
 import type { AttemptExit, AttemptStart } from '../supervisor/supervise.ts';
 import { createTar, locateOutput } from '../supervisor/tar.ts';
-import { type AgentClient, Refused } from './client.ts';
+import { type AgentClient, leaseIsOver, Refused } from './client.ts';
 import {
   type AgentControl,
+  type AgentExit,
   type AgentReport,
   CONTROL_MS,
   LOG_REQUEST_BYTES,
@@ -21,6 +22,8 @@ import {
 import type { MeasuredUsage } from './work.ts';
 
 const NEWLINE = 0x0a;
+/** Interval of checks of the lease: a request that gets no answer would notice its end a minute late. */
+const LEASE_CHECK_MS = 1_000;
 /** Interval of measurements of the usage. */
 const USAGE_MS = 2_000;
 
@@ -36,6 +39,8 @@ type SenderOptions = {
   stop(how: 'TERM' | 'KILL'): void;
   /** The engine reports that the command has ended. */
   endCommand(): void;
+  /** When the engine signalled this program, in milliseconds since the epoch. */
+  interruptedAt(): number | undefined;
 };
 
 export class Sender {
@@ -56,17 +61,21 @@ export class Sender {
    * @throws Refused when the worker refuses the agent, or the lease is over: the command was killed
    */
   async run(): Promise<number | null> {
-    const { stop } = this.#options;
+    const { client, stop } = this.#options;
+    const lease = setInterval(() => {
+      if (client.isLeaseOver) this.#over.abort(leaseIsOver());
+    }, LEASE_CHECK_MS);
     const controlling = this.#receiveControl();
     const measuring = this.#reportUsage();
     try {
-      const exitCode = await this.#sendLogAndExit();
-      await controlling;
+      const { exitCode, isInterrupted } = await this.#sendLogAndExit();
+      if (!isInterrupted) await controlling;
       return exitCode;
     } catch (error) {
       if (error instanceof Refused) stop('KILL');
       throw error;
     } finally {
+      clearInterval(lease);
       this.#over.abort();
       await Promise.allSettled([controlling, measuring]);
     }
@@ -85,8 +94,8 @@ export class Sender {
   }
 
   /** Sends the log while it grows, and then how the attempt ended. */
-  async #sendLogAndExit(): Promise<number | null> {
-    const { client, dir } = this.#options;
+  async #sendLogAndExit(): Promise<AgentExit> {
+    const { client, dir, interruptedAt } = this.#options;
     const { signal } = this.#over;
     using changes = watchChanges(dir, signal, ['log', 'exit', 'started']);
     const file = openSync(join(dir, 'log'), 'r');
@@ -105,11 +114,13 @@ export class Sender {
         const response = await client.request(path, { method: 'PUT', body: frames, signal });
         sent = ((await response.json()) as LogPosition).size;
       } else if (exit) {
-        const response = await this.#report({ exit: { ...exit, logBytes: sent } });
+        const isInterrupted = (interruptedAt() ?? Number.POSITIVE_INFINITY) <= exit.endedAt;
+        const end: AgentExit = { ...exit, ...(isInterrupted && { isInterrupted }) };
+        const response = await this.#report({ exit: { ...end, logBytes: sent } });
         const { size } = (await response.json()) as LogPosition;
         if (size === sent) {
           this.#hasSentExit = true;
-          return exit.exitCode;
+          return end;
         }
         sent = size;
       } else {
