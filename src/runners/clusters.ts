@@ -12,6 +12,8 @@ type Options = {
   dataDir: string;
   /** Base URL at which nodes reach this worker, without a trailing slash. */
   agentUrl: string;
+  /** How long a job continues while its node reaches no server. */
+  leaseMs: number;
   /** Id of this worker. */
   worker: string;
   /** Network of jobs on Kubernetes. Slurm has no other than that of the node. */
@@ -30,7 +32,7 @@ export type OpenedClusters = {
 
 /** @throws ConfigError when a cluster cannot be used as it is configured */
 export async function openClusters(
-  { clusters, dataDir, agentUrl, worker, network, log }: Options,
+  { clusters, dataDir, agentUrl, leaseMs, worker, network, log }: Options,
   cleanup: AsyncDisposableStack,
 ): Promise<OpenedClusters> {
   const program = await requireAgentProgram();
@@ -47,6 +49,7 @@ export async function openClusters(
         maxJobs: options.maxJobs,
         regions,
         agentUrl,
+        leaseMs,
         log,
       }),
     );

@@ -53,8 +53,12 @@ export async function openRunner(options: Options): Promise<OpenedRunner> {
   }
   // Loaded on demand, to save memory on servers without clusters.
   const { openClusters } = await import('./clusters.ts');
-  const { clusters, ownMachines } = config;
-  const opened = await openClusters({ clusters, dataDir, agentUrl, worker, network, log }, cleanup);
+  const { clusters, ownMachines, agentLeaseMinutes } = config;
+  const leaseMs = agentLeaseMinutes * 60_000;
+  const opened = await openClusters(
+    { clusters, dataDir, agentUrl, leaseMs, worker, network, log },
+    cleanup,
+  );
   const { runners, findSession, program } = opened;
   const names = Object.keys(runners);
   const pick = (some: readonly string[]) =>

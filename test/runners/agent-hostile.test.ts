@@ -224,7 +224,9 @@ describe('the requests of agents', () => {
     const answer = Promise.withResolvers<boolean>();
     const attempt = await made.submit((handle) => {
       asked++;
-      expect(handle).toMatchObject({ node: 'n_1_' });
+      expect(handle).toMatchObject({ cluster: 'forged', node: 'n_1_', inspect: 'look' });
+      // Its place is shown to all who may see the job.
+      expect(JSON.stringify(handle)).not.toContain(attempt.token);
       return answer.promise;
     });
     expect((await attempt.claim('n\0 1\u202e'.replace(' ', ''))).status).toBe(200);
@@ -423,7 +425,7 @@ describe('the requests of agents', () => {
 function loopbackRunner(options: { leaseMs?: number } = {}) {
   let engine: LoopbackEngine | undefined;
   return agentRunner(async (dir) => {
-    engine ??= new LoopbackEngine(dir, options);
+    engine ??= new LoopbackEngine(dir);
     return engine;
   }, options);
 }

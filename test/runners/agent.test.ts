@@ -1,5 +1,7 @@
 /** Runners of clusters, over an engine that starts agents on this machine. */
 import { describe, expect, test } from 'vitest';
+import type { Handle, Runner } from '../../src/runners/runner.ts';
+import { listMarkedPids } from '../../src/runners/supervisor/proc.ts';
 import { agentRunner } from '../support/agent-runner.ts';
 import { eventually } from '../support/eventually.ts';
 import { LoopbackEngine } from '../support/loopback-engine.ts';
@@ -8,16 +10,45 @@ import { allLines, attemptSpec, runnerContract } from '../support/runner.contrac
 const never = new AbortController().signal;
 
 /** The second runner uses the same engine, because this engine has no memory outside its process. */
-function loopbackRunner() {
+function loopbackRunner(options: { leaseMs?: number } = {}) {
   let engine: LoopbackEngine | undefined;
   return agentRunner(async (dir) => {
     engine ??= new LoopbackEngine(dir);
     return engine;
-  });
+  }, options);
+}
+
+async function firstLine(runner: Runner, handle: Handle): Promise<void> {
+  for await (const _ of runner.logs(handle, null, never)) return;
 }
 
 describe('agent', () => {
   runnerContract(loopbackRunner);
+
+  test('an attempt that the engine ends is lost, although its command reports an exit code', async () => {
+    await using made = await loopbackRunner();
+    const command = 'trap "echo ended; exit 0" TERM; echo up; while :; do sleep 0.1; done';
+    const handle = await made.runner.prepare(attemptSpec(command), never);
+    await made.runner.start(handle);
+    const outcome = made.runner.wait(handle, never);
+    await firstLine(made.runner, handle);
+    made.engine.agents.get(String(handle.attempt))?.child.kill('SIGTERM');
+    expect(await outcome).toEqual({ kind: 'lost' });
+    expect(await allLines(made.runner, handle)).toEqual(['up', 'ended']);
+  });
+
+  test('an agent kills its command at the end of its lease, even while a request has no answer', async () => {
+    await using made = await loopbackRunner({ leaseMs: 1_500 });
+    const { runner, served } = made;
+    const handle = await runner.prepare(attemptSpec('echo up; exec sleep 600'), never);
+    await runner.start(handle);
+    await firstLine(runner, handle);
+    const isRunning = () => listMarkedPids(String(handle.attempt)).length > 0;
+    expect(isRunning()).toBe(true);
+    served.server.removeAllListeners('request');
+    served.server.closeAllConnections();
+    await eventually(() => expect(isRunning()).toBe(false), 20_000);
+  });
 });
 
 test('an attempt that waits in the cluster keeps its place when the worker is restarted', async () => {

@@ -8,6 +8,7 @@ import { join } from 'node:path';
 import { Writable } from 'node:stream';
 import { pino } from 'pino';
 import type { ClusterEngine, EngineState, Submission } from '../../src/runners/agent/engine.ts';
+import { LEASE_MS } from '../../src/runners/agent/protocol.ts';
 import { type AgentRunner, openAgentRunner } from '../../src/runners/agent/runner.ts';
 import type { AttemptSpec, Handle, MayBegin } from '../../src/runners/runner.ts';
 import { eventually } from './eventually.ts';
@@ -100,10 +101,14 @@ export function framesOf(...lines: string[]): string {
   return lines.map((line) => `${Date.now()} o ${line}\n`).join('');
 }
 
-export async function openForger(services: AgentServices = {}) {
+/** @param options.dir instead of a folder of its own */
+export async function openForger({
+  dir: given,
+  ...services
+}: AgentServices & { dir?: string } = {}) {
   const cleanup = new AsyncDisposableStack();
-  const dir = await mkdtemp(join(tmpdir(), 'loam-forger-'));
-  cleanup.defer(() => rm(dir, { recursive: true, force: true }));
+  const dir = given ?? (await mkdtemp(join(tmpdir(), 'loam-forger-')));
+  if (!given) cleanup.defer(() => rm(dir, { recursive: true, force: true }));
   const submissions = new Map<string, Submission>();
   const states = new Map<string, EngineState>();
   const engine: ClusterEngine = {
@@ -145,6 +150,7 @@ export async function openForger(services: AgentServices = {}) {
         machine: 'forged',
         maxJobs: 100,
         agentUrl: server.url,
+        leaseMs: LEASE_MS,
       }),
     );
     return current;

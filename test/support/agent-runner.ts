@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { buildAgent, PROGRAM } from '../../src/runners/agent/build.ts';
 import type { ClusterEngine } from '../../src/runners/agent/engine.ts';
+import { LEASE_MS } from '../../src/runners/agent/protocol.ts';
 import { type AgentRunner, openAgentRunner } from '../../src/runners/agent/runner.ts';
 import { serveAgents } from './loopback-engine.ts';
 import { graceMs } from './process-runner.ts';
@@ -16,7 +17,7 @@ let built: Promise<void> | undefined;
  */
 export async function agentRunner<E extends ClusterEngine>(
   openEngine: (nodesDir: string) => Promise<E>,
-  { leaseMs, host }: { leaseMs?: number; host?: string | undefined } = {},
+  { leaseMs = LEASE_MS, host }: { leaseMs?: number; host?: string | undefined } = {},
 ) {
   built ??= buildAgent();
   await built;
@@ -38,10 +39,10 @@ export async function agentRunner<E extends ClusterEngine>(
         maxJobs: 4,
         agentUrl: served.url,
         graceMs,
-        ...(leaseMs !== undefined && { leaseMs }),
+        leaseMs,
       }),
     );
-    // As when the previous process of the worker has ended.
+    // As when the process of the worker ends. Agents connect again to the new runner.
     served.server.closeAllConnections();
     return { runner: current, engine };
   };

@@ -2,8 +2,8 @@
 import { createServer, connect as dial, type Server, type Socket } from 'node:net';
 
 export type CuttableProxy = AsyncDisposable & {
-  /** An address that forwards to a port of this machine. */
-  before(port: number): Promise<string>;
+  /** An address that forwards to a port of this machine. @param host the address of this machine to listen on */
+  before(port: number, host?: string): Promise<string>;
   /** For `startApp({ via })`. */
   via(databaseUrl: string): Promise<string>;
   /** Closes every connection and refuses new ones. */
@@ -16,6 +16,7 @@ export function openCuttableProxy(): CuttableProxy {
   const open = new Set<Socket>();
   let target: { path: string } | { port: number } = { path: '' };
   let port = 0;
+  let host = '127.0.0.1';
   let server: Server | undefined;
 
   async function mend(): Promise<void> {
@@ -34,7 +35,7 @@ export function openCuttableProxy(): CuttableProxy {
         });
         one.pipe(other);
       }
-    }).listen(port, '127.0.0.1', resolve);
+    }).listen(port, host, resolve);
     await promise;
     port = (server.address() as { port: number }).port;
   }
@@ -48,10 +49,11 @@ export function openCuttableProxy(): CuttableProxy {
   }
 
   return {
-    async before(behind) {
+    async before(behind, address = host) {
+      host = address;
       target = { port: behind };
       await mend();
-      return `127.0.0.1:${port}`;
+      return `${host}:${port}`;
     },
     async via(databaseUrl) {
       const url = new URL(databaseUrl);

@@ -29,14 +29,12 @@ export class LoopbackEngine implements ClusterEngine {
   readonly unavailableReason = undefined;
   readonly agents = new Map<string, Agent>();
   readonly #dir: string;
-  readonly #leaseMs: number | undefined;
   readonly #removals = new Set<Promise<void>>();
   #changed = Promise.withResolvers<void>();
 
   /** @param dir the folders of nodes */
-  constructor(dir: string, { leaseMs }: { leaseMs?: number } = {}) {
+  constructor(dir: string) {
     this.#dir = dir;
-    this.#leaseMs = leaseMs;
   }
 
   async submit({ attempt, agent }: Submission): Promise<void> {
@@ -50,7 +48,6 @@ export class LoopbackEngine implements ClusterEngine {
         token: JSON.stringify(agent.token),
         dir: JSON.stringify(join(dir, 'agent')),
         jobDir: JSON.stringify(dir),
-        ...(this.#leaseMs !== undefined && { leaseMs: String(this.#leaseMs) }),
       },
     });
     const child = spawn(process.execPath, ['--input-type=module', '-'], {

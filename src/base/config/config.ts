@@ -68,6 +68,8 @@ export type Config = {
   artifactUrl?: string;
   /** Base URL at which the nodes of clusters reach this worker; unset: `internalUrl`, else `baseUrl`. */
   agentUrl?: string;
+  /** How long a job on a cluster continues while its node reaches no server. */
+  agentLeaseMinutes: number;
   /** Base URL for the other servers, without a trailing slash; unset: derived from the listening address. */
   internalUrl?: string;
   dataDir: string;
@@ -172,6 +174,11 @@ export const VARIABLES = {
     '',
     'base URL at which the nodes of a cluster reach this process; unset: LOAM_INTERNAL_URL, else LOAM_BASE_URL, else the listening address',
     kinds.httpOrigin,
+  ],
+  LOAM_AGENT_LEASE_MINUTES: [
+    '60',
+    'minutes for which a job on a cluster continues while its node reaches no server; then the node kills it, and it is queued again',
+    kinds.integer(1, 60),
   ],
   LOAM_DATA_DIR: [
     './data',
@@ -341,6 +348,7 @@ export function readConfig(env: Env = process.env): Config {
     artifactUrl: values.LOAM_ARTIFACT_URL,
     internalUrl: values.LOAM_INTERNAL_URL,
     agentUrl: values.LOAM_AGENT_URL,
+    agentLeaseMinutes: values.LOAM_AGENT_LEASE_MINUTES,
     dataDir,
     repositoriesDir: values.LOAM_REPOSITORIES_DIR ?? join(dataDir, 'repositories'),
     secretKey: values.LOAM_SECRET_KEY,

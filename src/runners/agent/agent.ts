@@ -13,6 +13,7 @@ import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
+import { promisify } from 'node:util';
 import type { ImageProgram } from '../../base/config/slurm.ts';
 import { GRACE_MS, MOUNTS } from '../runner.ts';
 import { recordFailedStart, type Supervision, supervise } from '../supervisor/supervise.ts';
@@ -41,7 +42,6 @@ export type AgentOptions = {
   sharedDir?: string;
   /** How this node runs images; unset: it cannot. In a pod the engine runs them. */
   images?: ImageProgram;
-  leaseMs?: number;
 };
 
 /** Size of the file that is deleted when the disk is full, to have room for the last lines and the exit record. */
@@ -52,9 +52,9 @@ const RESERVE_BYTES = 64 * 1024;
  * @returns the exit code of the job, so that the lists of the engine show it
  */
 export async function runAgent(options: AgentOptions): Promise<number> {
-  const { url, attempt, token, node, dir, jobDir, sharedDir, leaseMs = LEASE_MS } = options;
+  const { url, attempt, token, node, dir, jobDir, sharedDir } = options;
   const nonce = randomUUID();
-  const client = new AgentClient({ url: `${url}/${attempt}`, token, nonce, leaseMs });
+  const client = new AgentClient({ url: `${url}/${attempt}`, token, nonce, leaseMs: LEASE_MS });
   const launcher =
     sharedDir === undefined
       ? createProcessLauncher({ attempt, dir, jobDir, images: options.images })
@@ -65,6 +65,7 @@ export async function runAgent(options: AgentOptions): Promise<number> {
     const claim: AgentClaim = { nonce, node };
     const request = { method: 'POST', json: claim, signal: signals.beforeStart } as const;
     const spec = (await (await client.request('claim', request)).json()) as AgentSpec;
+    client.leaseMs = spec.leaseMs;
     return await runClaimed(options, { client, launcher, signals, spec });
   } catch (error) {
     if (!(error instanceof Refused) && !signals.beforeStart.aborted) throw error;
@@ -88,9 +89,9 @@ function receiveSignals() {
     if (supervision) supervision.stop(how);
     else beforeStart.abort(new Refused(`the attempt was ended by SIG${how} before its start`));
   };
-  let isFromEngine = false;
+  let interruptedAt: number | undefined;
   process.on('SIGTERM', () => {
-    isFromEngine ||= early === undefined;
+    interruptedAt ??= Date.now();
     stop('TERM');
   });
   for (const name of ['SIGHUP', 'SIGINT', 'SIGPIPE'] as const) process.on(name, () => {});
@@ -104,8 +105,7 @@ function receiveSignals() {
     beforeStart: beforeStart.signal,
     stop,
     early: () => early,
-    /** Whether the engine has asked for the end of the attempt before the worker did. */
-    isFromEngine: () => isFromEngine,
+    interruptedAt: () => interruptedAt,
     set(started: Supervision) {
       supervision = started;
     },
@@ -151,6 +151,7 @@ async function runClaimed(
     measureUsage: () => launcher.measureUsage(),
     stop: (how) => signals.stop(how),
     endCommand: () => launcher.endCommand(),
+    interruptedAt: signals.interruptedAt,
   });
   const fail = async (error: Error) =>
     sender.setExit(await recordFailedStart(dir, startedAt, error));
@@ -161,9 +162,9 @@ async function runClaimed(
         start: (outputs) => launcher.start(spec, outputs),
         onStarted: (supervision) => signals.set(supervision),
         onUp: (started) => sender.setStarted(started),
-        onRecorded: (exit) =>
-          sender.setExit({ ...exit, ...(signals.isFromEngine() && { endedByEngine: true }) }),
+        onRecorded: (exit) => sender.setExit(exit),
         getEarlySignal: signals.early,
+        removeTree,
       }).catch(fail);
   // Both, because the agent must not exit while it is still killing the command.
   const [sent, supervised] = await Promise.allSettled([sender.run(), supervising]);
@@ -183,6 +184,12 @@ async function settleOrAbort(settled: Promise<void>, signal: AbortSignal): Promi
   await Promise.race([settled, aborted.promise]).finally(() =>
     signal.removeEventListener('abort', abort),
   );
+}
+
+/** The folder itself may be a volume of the pod, which stays. */
+async function removeTree(folder: string): Promise<void> {
+  const script = 'chmod -R u+rwX -- "$1"; exec rm -rf -- "$1"';
+  await promisify(execFile)('/bin/sh', ['-c', script, 'sh', folder]);
 }
 
 /** Unpacks the working directory. @throws Error with a reason for the job's user */

@@ -13,12 +13,15 @@ export class Refused extends Error {
   override name = 'Refused';
 }
 
+export function leaseIsOver(): Refused {
+  return new Refused('no server has answered for the time of the lease');
+}
+
 export type AgentClientOptions = {
   /** URL of the attempt's requests, without a trailing slash. */
   url: string;
   token: string;
   nonce: string;
-  /** After this time without an answer the agent gives up. */
   leaseMs: number;
 };
 
@@ -32,17 +35,20 @@ type RequestOptions = {
 };
 
 export class AgentClient {
+  /** After this time without an answer the agent gives up. */
+  leaseMs: number;
   readonly #options: AgentClientOptions;
   /** Seconds of the clock that runs while the machine is suspended. */
   #lastSuccessAt = uptime();
 
   constructor(options: AgentClientOptions) {
+    this.leaseMs = options.leaseMs;
     this.#options = options;
   }
 
   /** Whether the worker may have given the attempt up, because it has not answered for the time of the lease. */
   get isLeaseOver(): boolean {
-    return (uptime() - this.#lastSuccessAt) * 1_000 > this.#options.leaseMs;
+    return (uptime() - this.#lastSuccessAt) * 1_000 > this.leaseMs;
   }
 
   /**
@@ -56,7 +62,7 @@ export class AgentClient {
       });
       if (response) return response;
       options.signal?.throwIfAborted();
-      if (this.isLeaseOver) throw new Refused('no server has answered for the time of the lease');
+      if (this.isLeaseOver) throw leaseIsOver();
       await delay(pause, undefined, options.signal ? { signal: options.signal } : {});
     }
   }

@@ -21,7 +21,7 @@ export const AGENTS_PATH = '/agents';
 export const AGENT_PROGRAM = 'agent.mjs';
 export const NONCE_HEADER = 'loam-agent';
 
-/** The agent kills the job when it has reached no server for this long, by a clock that runs while the node is suspended. */
+/** How long an agent that has not claimed its attempt looks for a server. Afterwards the lease of the attempt counts. */
 export const LEASE_MS = 3_600_000;
 /** Exit code of an agent that no server answered, or that was refused (EX_TEMPFAIL). Nothing runs any more. */
 export const NO_SERVER_EXIT = 75;
@@ -29,6 +29,9 @@ export const NO_SERVER_EXIT = 75;
 export const CONTROL_MS = 20_000;
 /** The most that a request sends of the log. */
 export const LOG_REQUEST_BYTES = 2 ** 20;
+
+/** The most characters of the reasons that an agent sends. */
+export const MAX_REASON_LENGTH = 1_000;
 
 /** `nonce`: random, chosen by the agent. `node`: the name of the machine, for people. */
 export type AgentClaim = { nonce: string; node: string };
@@ -43,6 +46,8 @@ export type AgentSpec = {
   /** The whole environment of the job, with its secrets. */
   env: Record<string, string>;
   image: string | null;
+  /** The agent kills the job when it has reached no server for this long, by a clock that runs while the node is suspended. */
+  leaseMs: number;
 };
 
 /** `size`: bytes of the log that the worker has. The agent continues there. */
@@ -58,6 +63,12 @@ export type AgentUsage = {
 };
 
 /**
+ * `isInterrupted`: the engine ended the agent before the command had ended, so the exit code may not be that of the command. The
+ * agent then exits without being dismissed.
+ */
+export type AgentExit = AttemptExit & { isInterrupted?: true };
+
+/**
  * `exit` is sent last, with the size of the whole log. The worker stores it only when it has the log, and otherwise answers with
  * the smaller size that it has, for example after a loss of power.
  */
@@ -66,12 +77,6 @@ export type AgentReport = {
   usage?: AgentUsage;
   exit?: AgentExit & { logBytes: number };
 };
-
-/**
- * `endedByEngine`: SIGTERM of the engine came before the end of the command. Then the agent exits at once, because only the
- * engine knows whether the attempt is lost.
- */
-export type AgentExit = AttemptExit & { endedByEngine?: true | undefined };
 
 /** `version`: sent back as `seen`. */
 export type AgentControl = {

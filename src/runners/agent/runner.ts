@@ -36,23 +36,12 @@ import { readJsonFile, watchChanges } from '../supervisor/folder.ts';
 import { computeLimits } from '../supervisor/limits.ts';
 import { readBootId } from '../supervisor/proc.ts';
 import { openRemoval, type Removal } from '../supervisor/removal.ts';
-import type { AttemptExit, AttemptStart } from '../supervisor/supervise.ts';
+import type { AttemptStart } from '../supervisor/supervise.ts';
 import type { ClusterEngine, EngineEnd, Submission } from './engine.ts';
-import {
-  AGENTS_PATH,
-  type AgentExit,
-  type AgentSpec,
-  type AgentUsage,
-  LEASE_MS,
-} from './protocol.ts';
+import { AGENTS_PATH, type AgentExit, type AgentSpec, type AgentUsage } from './protocol.ts';
 import { type AgentRecord, AgentSession, type BegunRecord, hashToken } from './session.ts';
 
 const TRASH_DIR = '.trash';
-/**
- * The agent may need this long after the end of its lease to notice it and to kill the command. It notices when a request fails,
- * which takes a minute.
- */
-const LEASE_MARGIN_MS = 180_000;
 /** The last requests of an agent may still be on their way when the engine reports its end. */
 const LAST_REQUESTS_MS = 5_000;
 /** An attempt that has not begun and that the engine does not know for this long is lost. */
@@ -75,8 +64,9 @@ export type AgentRunnerOptions = {
   regions?: readonly string[] | undefined;
   /** Base URL at which nodes reach this worker, without a trailing slash. */
   agentUrl: string;
+  /** How long a job continues while its agent reaches no server. */
+  leaseMs: number;
   graceMs?: number;
-  leaseMs?: number;
   log?: Logger;
 };
 
@@ -129,7 +119,7 @@ class ClusterRunner implements AgentRunner {
   }
 
   async prepare(spec: AttemptSpec, abort: AbortSignal): Promise<Handle> {
-    const { agentUrl, graceMs = GRACE_MS } = this.#options;
+    const { agentUrl, leaseMs, graceMs = GRACE_MS } = this.#options;
     const { id, image, timeoutMs } = spec;
     // The spec may have the whole job here.
     const { gpu, gpuCount, cpu, memoryGb, diskGb, region } = spec.hardware;
@@ -163,6 +153,7 @@ class ClusterRunner implements AgentRunner {
       command: spec.command,
       env: spec.env,
       image,
+      leaseMs,
     };
     writeFileSync(this.#file(id, 'log'), '', { mode: 0o600 });
     writeFileSync(this.#file(id, 'spec.json'), JSON.stringify(agentSpec), { mode: 0o600 });
@@ -183,6 +174,7 @@ class ClusterRunner implements AgentRunner {
       tokenHash: hashToken(token),
       bootId: readBootId(),
       log: spec.log,
+      leaseMs,
     };
     // Written last: with it the attempt is prepared.
     writeJsonAtomically(this.#file(id, 'agent.json'), record);
@@ -301,16 +293,11 @@ class ClusterRunner implements AgentRunner {
               : undefined;
         // Read after the state, so that an exit that was stored before the engine's end is seen.
         const exit = await readJsonFile<AgentExit>(this.#file(id, 'exit'));
-        if (exit?.endedByEngine && !exit.timedOut) {
-          if (engineEnd?.isLoss || state.kind === 'unknown') return { kind: 'lost' };
-          // The agent exits, and the engine then decides.
-          if (!isGone) return this.#isLeaseOver(session) ? { kind: 'lost' } : undefined;
-        }
         if (exit) return this.#mergeEnd(id, exit, engineEnd, session);
         if (engineEnd && state.kind === 'running') session.endCommand();
         if (Date.now() - goneSince > LAST_REQUESTS_MS)
           return await this.#buildUnreportedEnd(id, engineEnd);
-        if (this.#isLeaseOver(session)) return { kind: 'lost' };
+        if (session.isLeaseOver) return { kind: 'lost' };
         return undefined;
       },
       next: async () => void (await changes.next()),
@@ -324,10 +311,10 @@ class ClusterRunner implements AgentRunner {
     return (time) => Math.min(Math.max(time, begun?.at ?? 0), Date.now());
   }
 
-  /** The agent's report is complete, except for the exit code of a command whose parent was killed. */
+  /** The agent's report is complete, unless the parent of the command was killed or the engine ended the agent. */
   async #mergeEnd(
     id: string,
-    reported: AttemptExit,
+    { isInterrupted, ...reported }: AgentExit,
     engineEnd: EngineEnd | undefined,
     session: AgentSession,
   ): Promise<Outcome | undefined> {
@@ -339,12 +326,17 @@ class ClusterRunner implements AgentRunner {
       endedAt: Math.max(startedAt, correct(reported.endedAt)),
     };
     const outOfMemory = exit.outOfMemory ?? (engineEnd?.outOfMemory || undefined);
-    if (exit.exitCode !== null)
+    if (exit.exitCode !== null && !isInterrupted)
       return buildOutcome({ ...exit, exitCode: exit.exitCode, outOfMemory });
     if (engineEnd?.isLoss) return { kind: 'lost' };
-    const exitCode = engineEnd?.exitCode ?? null;
-    if (exitCode !== null) return buildOutcome({ ...exit, exitCode, outOfMemory });
-    const isUnknown = engineEnd !== undefined || this.#isLeaseOver(session);
+    const exitCode = exit.exitCode ?? engineEnd?.exitCode ?? null;
+    if (engineEnd && exitCode !== null) {
+      const reason = isInterrupted
+        ? `${this.#engine.title} ended the job: ${engineEnd.reason}.`
+        : exit.reason;
+      return buildOutcome({ ...exit, exitCode, outOfMemory, ...(reason && { reason }) });
+    }
+    const isUnknown = engineEnd !== undefined || session.isLeaseOver;
     return isUnknown || this.#engine.state(id).kind === 'unknown' ? { kind: 'lost' } : undefined;
   }
 
@@ -358,12 +350,6 @@ class ClusterRunner implements AgentRunner {
     const note = `${this.#engine.title} ended the job: it used more memory than it requested.`;
     const times = { startedAt, endedAt: new Date() };
     return { kind: 'exited', exitCode, timedOut: false, outOfMemory: true, note, ...times };
-  }
-
-  /** Whether the agent has been silent for so long that it has certainly killed the command. */
-  #isLeaseOver({ silentMs }: AgentSession): boolean {
-    const { leaseMs = LEASE_MS } = this.#options;
-    return silentMs > leaseMs + LEASE_MARGIN_MS;
   }
 
   async stats(handle: Handle): Promise<Usage | null> {
@@ -390,7 +376,7 @@ class ClusterRunner implements AgentRunner {
     const giveUp = new AbortController();
     const watch = async () => {
       while (!giveUp.signal.aborted) {
-        if (this.#engine.state(id).kind === 'ended' || this.#isLeaseOver(session)) {
+        if (this.#engine.state(id).kind === 'ended' || session.isLeaseOver) {
           // The last requests may be on their way.
           await delay(LAST_REQUESTS_MS, undefined, { signal: giveUp.signal }).catch(() => {});
           giveUp.abort(lost());

@@ -6,9 +6,9 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { ArtifactsNotKept } from '../runner.ts';
 import type { DiskUse } from '../supervisor/disk.ts';
 import { readJsonFile, watchChanges } from '../supervisor/folder.ts';
-import type { AttemptStart } from '../supervisor/supervise.ts';
+import type { AttemptExit, AttemptStart } from '../supervisor/supervise.ts';
 import { createTar, locateOutput } from '../supervisor/tar.ts';
-import { type AgentClient, Refused } from './client.ts';
+import { type AgentClient, leaseIsOver, Refused } from './client.ts';
 import {
   type AgentControl,
   type AgentExit,
@@ -16,11 +16,14 @@ import {
   CONTROL_MS,
   LOG_REQUEST_BYTES,
   type LogPosition,
+  MAX_REASON_LENGTH,
   type OutputFailure,
 } from './protocol.ts';
 import type { MeasuredUsage } from './work.ts';
 
 const NEWLINE = 0x0a;
+/** Interval of checks of the lease: a request that gets no answer would notice its end a minute late. */
+const LEASE_CHECK_MS = 1_000;
 /** Interval of measurements of the usage. */
 const USAGE_MS = 2_000;
 
@@ -36,6 +39,8 @@ type SenderOptions = {
   stop(how: 'TERM' | 'KILL'): void;
   /** The engine reports that the command has ended. */
   endCommand(): void;
+  /** When the engine signalled this program, in milliseconds since the epoch. */
+  interruptedAt(): number | undefined;
 };
 
 export class Sender {
@@ -43,7 +48,7 @@ export class Sender {
   /** Aborts when the worker has everything, or refuses the agent. */
   readonly #over = new AbortController();
   #started: AttemptStart | undefined;
-  #exit: AgentExit | undefined;
+  #exit: AttemptExit | undefined;
   #hasSentExit = false;
 
   constructor(options: SenderOptions) {
@@ -51,22 +56,26 @@ export class Sender {
   }
 
   /**
-   * Runs until the worker has everything and dismisses the agent, or has the exit of a command that the engine has ended.
+   * Runs until the worker has everything and dismisses the agent.
    * @returns the exit code of the command
    * @throws Refused when the worker refuses the agent, or the lease is over: the command was killed
    */
   async run(): Promise<number | null> {
-    const { stop } = this.#options;
+    const { client, stop } = this.#options;
+    const lease = setInterval(() => {
+      if (client.isLeaseOver) this.#over.abort(leaseIsOver());
+    }, LEASE_CHECK_MS);
     const controlling = this.#receiveControl();
     const measuring = this.#reportUsage();
     try {
-      const exitCode = await this.#sendLogAndExit();
-      if (!this.#exit?.endedByEngine) await controlling;
+      const { exitCode, isInterrupted } = await this.#sendLogAndExit();
+      if (!isInterrupted) await controlling;
       return exitCode;
     } catch (error) {
       if (error instanceof Refused) stop('KILL');
       throw error;
     } finally {
+      clearInterval(lease);
       this.#over.abort();
       await Promise.allSettled([controlling, measuring]);
     }
@@ -78,13 +87,15 @@ export class Sender {
     this.#started = started;
   }
 
-  setExit(exit: AgentExit): void {
-    this.#exit = exit;
+  setExit({ reason, ...exit }: AttemptExit): void {
+    // A message of Node may contain the whole program.
+    const short = reason?.slice(0, MAX_REASON_LENGTH);
+    this.#exit = { ...exit, ...(short !== undefined && { reason: short }) };
   }
 
   /** Sends the log while it grows, and then how the attempt ended. */
-  async #sendLogAndExit(): Promise<number | null> {
-    const { client, dir } = this.#options;
+  async #sendLogAndExit(): Promise<AgentExit> {
+    const { client, dir, interruptedAt } = this.#options;
     const { signal } = this.#over;
     using changes = watchChanges(dir, signal, ['log', 'exit', 'started']);
     const file = openSync(join(dir, 'log'), 'r');
@@ -103,11 +114,13 @@ export class Sender {
         const response = await client.request(path, { method: 'PUT', body: frames, signal });
         sent = ((await response.json()) as LogPosition).size;
       } else if (exit) {
-        const response = await this.#report({ exit: { ...exit, logBytes: sent } });
+        const isInterrupted = (interruptedAt() ?? Number.POSITIVE_INFINITY) <= exit.endedAt;
+        const end: AgentExit = { ...exit, ...(isInterrupted && { isInterrupted }) };
+        const response = await this.#report({ exit: { ...end, logBytes: sent } });
         const { size } = (await response.json()) as LogPosition;
         if (size === sent) {
           this.#hasSentExit = true;
-          return exit.exitCode;
+          return end;
         }
         sent = size;
       } else {

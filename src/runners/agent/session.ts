@@ -44,7 +44,7 @@ import {
 } from './protocol.ts';
 
 /** The file `agent.json`. */
-export type AgentRecord = { tokenHash: string; bootId: string; log: LogLimits };
+export type AgentRecord = { tokenHash: string; bootId: string; log: LogLimits; leaseMs: number };
 
 /** The file `begun`. Times that the agent reports are not before `at`, in epoch milliseconds. */
 export type BegunRecord = { at: number };
@@ -52,6 +52,8 @@ export type BegunRecord = { at: number };
 /** The file `contact`: seconds of the clock that runs while the machine is suspended, and the boot that they count from. */
 type ContactRecord = { bootId: string; uptime: number };
 
+/** The agent may need this long after the end of its lease to notice it and to kill the command. */
+const LEASE_MARGIN_MS = 60_000;
 /** How often the time of the last request is stored. */
 const CONTACT_S = 5;
 /** Bytes before the text of a frame, and the line end after it. */
@@ -130,6 +132,11 @@ export class AgentSession {
   /** Milliseconds since the last request of the agent. */
   get silentMs(): number {
     return (uptime() - this.#contactAt) * 1_000;
+  }
+
+  /** Whether the agent has been silent for so long that it has certainly killed the command. */
+  get isLeaseOver(): boolean {
+    return this.silentMs > this.#record.leaseMs + LEASE_MARGIN_MS;
   }
 
   /** The agent that has claimed the attempt. */

@@ -10,7 +10,8 @@
 #
 # Settings (environment): PORTS (of slurmctld and of each node, separated by spaces), NODE=node (the nodes are node1, node2, …; clusters that run
 # at the same time need different names, because control groups are named by them), MIN_JOB_AGE=300 (seconds for which ended jobs stay known),
-# SLURMD_TIMEOUT=20 (seconds of silence until a node is down), KILL_WAIT=30 (seconds between TERM and KILL).
+# SLURMD_TIMEOUT=20 (seconds of silence until a node is down), KILL_WAIT=30 (seconds between TERM and KILL),
+# CPUS=2 and MEMORY=2000 (MB) of each node, which need not be those of this machine.
 # Run as root. It needs Debian's packages slurm-wlm and munge. It runs twice, after an unclean end, and without a terminal.
 # Everything listens on 127.0.0.1 or on sockets in DIR.
 #
@@ -18,10 +19,10 @@
 # daemon has started: a slurmstepd and its job leave every session and process group. Debian's slurmd is not built for
 # several on one host, so each node has a host name of its own (UTS namespace), its own port, spool folder and log.
 set -euo pipefail
-usage() { sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 2; }
+usage() { sed -n '2,16s/^# \{0,1\}//p' "$0"; exit 2; }
 [ $# -ge 2 ] || usage
 COMMAND=$1; mkdir -p "$2"; DIR=$(cd "$2" && pwd); ARG=${3:-}
-PORTS=(${PORTS:-16817 16818 16819}) NODE=${NODE:-node} MIN_JOB_AGE=${MIN_JOB_AGE:-300} SLURMD_TIMEOUT=${SLURMD_TIMEOUT:-20} KILL_WAIT=${KILL_WAIT:-30}
+PORTS=(${PORTS:-16817 16818 16819}) NODE=${NODE:-node} MIN_JOB_AGE=${MIN_JOB_AGE:-300} SLURMD_TIMEOUT=${SLURMD_TIMEOUT:-20} KILL_WAIT=${KILL_WAIT:-30} CPUS=${CPUS:-2} MEMORY=${MEMORY:-2000}
 RUN=$DIR/run LOG=$DIR/log
 export SLURM_CONF=$DIR/etc/slurm.conf
 
@@ -127,9 +128,9 @@ X
     echo "$NODE$i" >>"$DIR/nodes"
     if [ "$i" = "$nodes" ]; then
       echo "NodeName=$NODE$i Name=gpu Type=fake File=$DIR/state/gpu[0-1]" >>"$DIR/etc/gres.conf"
-      echo "NodeName=$NODE$i NodeHostname=$NODE$i NodeAddr=127.0.0.1 Port=${PORTS[$i]} CPUs=2 RealMemory=2000 Gres=gpu:fake:2 Features=big State=UNKNOWN" >>"$SLURM_CONF"
+      echo "NodeName=$NODE$i NodeHostname=$NODE$i NodeAddr=127.0.0.1 Port=${PORTS[$i]} CPUs=$CPUS RealMemory=$MEMORY Gres=gpu:fake:2 Features=big State=UNKNOWN" >>"$SLURM_CONF"
     else
-      echo "NodeName=$NODE$i NodeHostname=$NODE$i NodeAddr=127.0.0.1 Port=${PORTS[$i]} CPUs=2 RealMemory=2000 State=UNKNOWN" >>"$SLURM_CONF"
+      echo "NodeName=$NODE$i NodeHostname=$NODE$i NodeAddr=127.0.0.1 Port=${PORTS[$i]} CPUs=$CPUS RealMemory=$MEMORY State=UNKNOWN" >>"$SLURM_CONF"
     fi
   done
   echo "PartitionName=main Nodes=ALL Default=YES MaxTime=1-00:00:00 DefaultTime=01:00:00 State=UP OverSubscribe=NO" >>"$SLURM_CONF"

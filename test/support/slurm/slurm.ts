@@ -17,8 +17,8 @@ export type SlurmCluster = AsyncDisposable & {
   config: SlurmConfig;
   /** Folder that all accounts may write to. */
   shared: string;
-  /** Two nodes with 2 CPUs and 2,000 MB; the second has two GPUs of type `gpu:fake`. */
-  nodes: readonly [string, string];
+  /** By default two nodes with 2 CPUs and 2,000 MB; the last has two GPUs of type `gpu:fake`. */
+  nodes: readonly [string, string, ...string[]];
   /** Kills a node, a node's daemon (`node/slurmd`) or `slurmctld` at once. */
   kill(name: string): Promise<void>;
   start(name: string): Promise<void>;
@@ -30,14 +30,30 @@ export type SlurmCluster = AsyncDisposable & {
   command(program: string, ...args: string[]): Promise<string>;
 };
 
-type Settings = { minJobAge?: number; slurmdTimeout?: number; killWait?: number };
+type Settings = {
+  minJobAge?: number;
+  slurmdTimeout?: number;
+  killWait?: number;
+  nodes?: number;
+  /** CPUs and memory in MB of each node, which need not be those of this machine. */
+  cpus?: number;
+  memoryMb?: number;
+};
 
 export async function openSlurmCluster(settings: Settings = {}): Promise<SlurmCluster> {
-  const { minJobAge = 300, slurmdTimeout = 20, killWait = 5 } = settings;
+  const {
+    minJobAge = 300,
+    slurmdTimeout = 20,
+    killWait = 5,
+    nodes = 2,
+    cpus = 2,
+    memoryMb = 2_000,
+  } = settings;
   await using cleanup = new AsyncDisposableStack();
   const dir = await mkdtemp(join(tmpdir(), 'loam-slurm-'));
   cleanup.defer(() => rm(dir, { recursive: true, force: true }));
-  const ports = [await freePort(), await freePort(), await freePort()];
+  const ports: number[] = [];
+  for (let i = 0; i <= nodes; i++) ports.push(await freePort());
   const node = `n${ports[0]}x`;
   const env = {
     ...process.env,
@@ -46,6 +62,8 @@ export async function openSlurmCluster(settings: Settings = {}): Promise<SlurmCl
     MIN_JOB_AGE: String(minJobAge),
     SLURMD_TIMEOUT: String(slurmdTimeout),
     KILL_WAIT: String(killWait),
+    CPUS: String(cpus),
+    MEMORY: String(memoryMb),
   };
   const script = async (...args: string[]) =>
     (await run('bash', [SCRIPT, ...args], { env })).stdout.trim();
@@ -65,7 +83,11 @@ export async function openSlurmCluster(settings: Settings = {}): Promise<SlurmCl
       users,
     }),
     shared,
-    nodes: [`${node}1`, `${node}2`],
+    nodes: [
+      `${node}1`,
+      `${node}2`,
+      ...Array.from({ length: nodes - 2 }, (_, i) => `${node}${i + 3}`),
+    ],
     kill: async (name) => void (await script('kill', dir, name)),
     start: async (name) => void (await script('start', dir, name)),
     async saved() {
