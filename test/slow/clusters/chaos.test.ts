@@ -45,7 +45,11 @@ test.for(Object.entries(CLUSTERS))(
     const load = await startLoad({ admin, jobs: JOBS, fields, say, witness, signal: ctx.signal });
     const kills: Kill[] = [];
     const victims = [...loam.victims, ...cluster.victims].map((victim) => recorded(victim, kills));
-    await killAtRandom(victims, { kills: KILLS, seed: SEED, signal: ctx.signal });
+    await killAtRandom(victims, {
+      ...{ kills: KILLS, seed: SEED, signal: ctx.signal },
+      // From the first jobs to the last.
+      pace: (kill) => load.untilEnded(((kill - 1) / KILLS) * (JOBS - 5)),
+    });
     await load.finish();
     // A cancelled job has ended before its attempt has.
     await eventually(async () => {
