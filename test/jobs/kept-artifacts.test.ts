@@ -16,7 +16,7 @@ import {
   openArtifact,
   storeArtifacts,
 } from '../../src/jobs/artifacts/store.ts';
-import type { Runner } from '../../src/runners/runner.ts';
+import { type Runner, RunnerUnavailable } from '../../src/runners/runner.ts';
 import { createTar } from '../../src/runners/supervisor/tar.ts';
 import { tarHeader } from '../../src/runners/supervisor/tar-format.ts';
 import { eventually } from '../support/eventually.ts';
@@ -343,6 +343,43 @@ test('a job whose artifacts cannot be kept fails without a retry, with the reaso
     attempts: { nodes: [{ outcome: 'EXITED', exitCode: 0 }] },
   });
   expect((await lines(ada, 'ada', 'many')).at(-1)).toBe(reason.replace('the', 'The'));
+});
+
+test('a transfer that breaks is repeated, also in the middle of the tar', async () => {
+  let tries = 0;
+  whenCollected = async () => {
+    if (++tries === 1) throw new RunnerUnavailable('the engine interrupted it');
+    if (tries === 3) collected = undefined;
+  };
+  collected = async function* () {
+    yield tarHeader({ name: Buffer.from('half'), size: 100, mode: 0o644 });
+    throw new RunnerUnavailable('the node disconnected');
+  };
+  try {
+    const job = await finished('broken-transfer');
+    expect(job.artifacts).toMatchObject({ fileCount: 1 });
+    expect(tries).toBe(3);
+  } finally {
+    whenCollected = undefined;
+    collected = undefined;
+  }
+});
+
+test('entries that are left out count too, so that a hostile tar ends', async () => {
+  let sent = 0;
+  async function* endless() {
+    const name = Buffer.from('device');
+    yield tarHeader({ name, size: 8 * 2 ** 30, mode: 0, type: 'other' });
+    for (; ; sent++) yield Buffer.alloc(2 ** 16);
+  }
+  const tar = Readable.from(endless(), { objectMode: false });
+  await expect(
+    storeArtifacts(app.app.services, { namespaceId, jobId: 'endless', attemptId: 'a' }, tar, {
+      ...{ folder: '/work/out', maxBytes: 2 ** 30, maxEntries: 5, requireRoom: async () => {} },
+      signal: new AbortController().signal,
+    }),
+  ).rejects.toThrow("larger than the job's disk of 1 GB");
+  expect(sent).toBeLessThan(100);
 });
 
 test('the number of files, links and folders is limited, and no names are read beyond the limit', async () => {

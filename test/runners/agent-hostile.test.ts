@@ -3,7 +3,15 @@
  * and send anything in the name of the agent.
  */
 import { createHash, randomUUID } from 'node:crypto';
-import { mkdirSync, statSync, symlinkSync, utimesSync, writeFileSync } from 'node:fs';
+import {
+  mkdirSync,
+  readFileSync,
+  statSync,
+  symlinkSync,
+  truncateSync,
+  utimesSync,
+  writeFileSync,
+} from 'node:fs';
 import { readdir } from 'node:fs/promises';
 import { connect } from 'node:net';
 import { join } from 'node:path';
@@ -224,7 +232,9 @@ describe('the requests of agents', () => {
     const answer = Promise.withResolvers<boolean>();
     const attempt = await made.submit((handle) => {
       asked++;
-      expect(handle).toMatchObject({ node: 'n_1_' });
+      expect(handle).toMatchObject({ cluster: 'forged', node: 'n_1_', inspect: 'look' });
+      // Its place is shown to all who may see the job.
+      expect(JSON.stringify(handle)).not.toContain(attempt.token);
       return answer.promise;
     });
     expect((await attempt.claim('n\0 1\u202e'.replace(' ', ''))).status).toBe(200);
@@ -512,6 +522,20 @@ describe('jobs on a node', () => {
     expect(outcome).toMatchObject({ exitCode: 0 });
     const hash = createHash('sha256').update(value).digest('hex');
     expect(lines).toEqual([`${hash}  -`, "it's|", 'input: 0']);
+  });
+
+  test('lines that the worker has lost after a loss of power are sent again', async () => {
+    await using made = await loopbackRunner();
+    const spec = attemptSpec('seq 1000; sleep 0.5; echo end; exit 6');
+    const handle = await made.runner.prepare(spec, never);
+    await made.runner.start(handle);
+    const nodeDir = made.engine.agents.get(spec.id)?.dir ?? '';
+    const log = join(nodeDir, '../../attempts', spec.id, 'log');
+    await eventually(() => expect(readFileSync(log, 'utf8').split('\n')).toHaveLength(1_001));
+    truncateSync(log, readFileSync(log).indexOf('\n') + 1);
+    expect(await made.runner.wait(handle, never)).toMatchObject({ exitCode: 6 });
+    const numbers = Array.from({ length: 1_000 }, (_, i) => `${i + 1}`);
+    expect(await allLines(made.runner, handle)).toEqual([...numbers, 'end']);
   });
 
   test('artifacts do not leave the folders of the job', async () => {

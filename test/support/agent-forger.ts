@@ -101,10 +101,14 @@ export function framesOf(...lines: string[]): string {
   return lines.map((line) => `${Date.now()} o ${line}\n`).join('');
 }
 
-export async function openForger(services: AgentServices = {}) {
+/** @param options.dir instead of a folder of its own */
+export async function openForger({
+  dir: given,
+  ...services
+}: AgentServices & { dir?: string } = {}) {
   const cleanup = new AsyncDisposableStack();
-  const dir = await mkdtemp(join(tmpdir(), 'loam-forger-'));
-  cleanup.defer(() => rm(dir, { recursive: true, force: true }));
+  const dir = given ?? (await mkdtemp(join(tmpdir(), 'loam-forger-')));
+  if (!given) cleanup.defer(() => rm(dir, { recursive: true, force: true }));
   const submissions = new Map<string, Submission>();
   const states = new Map<string, EngineState>();
   const engine: ClusterEngine = {

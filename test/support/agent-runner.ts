@@ -7,7 +7,9 @@ import type { ClusterEngine } from '../../src/runners/agent/engine.ts';
 import { LEASE_MS } from '../../src/runners/agent/protocol.ts';
 import { type AgentRunner, openAgentRunner } from '../../src/runners/agent/runner.ts';
 import { serveAgents } from './loopback-engine.ts';
-import { graceMs } from './process-runner.ts';
+
+/** Longer than on this machine alone, because a node may be busy: a command that obeys SIGTERM must not get SIGKILL. */
+const GRACE_MS = 3_000;
 
 let built: Promise<void> | undefined;
 
@@ -38,7 +40,7 @@ export async function agentRunner<E extends ClusterEngine>(
         machine: 'cluster',
         maxJobs: 4,
         agentUrl: served.url,
-        graceMs,
+        graceMs: GRACE_MS,
         leaseMs,
       }),
     );

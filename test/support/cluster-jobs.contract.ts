@@ -102,10 +102,13 @@ export function clusterJobs(open: () => Promise<ClusterUnderTest>, ...wanted: Ne
   test('jobs beyond the room of the cluster wait with the reason of the engine, and can be cancelled', async () => {
     await using made = await start();
     const { ada } = made;
-    for (const name of ['one', 'two', 'three'])
-      await create(ada, { ...made.job, name, command: 'sleep 600' });
+    const sleep = (name: string) => create(ada, { ...made.job, name, command: 'sleep 600' });
+    await sleep('one');
+    await sleep('two');
     await until(ada, 'one', 'running');
     await until(ada, 'two', 'running');
+    // Jobs that wait together may be submitted in any order.
+    await sleep('three');
     const waiting = await eventually(async () => {
       const job = await get(ada, 'three');
       expect(job.progress).toMatch(/^waiting for (Slurm|Kubernetes): /);

@@ -123,6 +123,12 @@ async function* repack(
     const name = safeName(nameBytes(entry.header));
     const isFile = type === 'file' || type === 'contiguous-file';
     const isNew = name !== null && !names.has(name);
+    // Also of entries that are left out: an agent of a cluster may be hostile and send endless contents.
+    bytesLeft -= size;
+    if (bytesLeft < 0)
+      throw new ArtifactsNotKept(
+        `they are larger than the job's disk of ${Math.floor(maxBytes / 2 ** 30)} GB`,
+      );
     if (!isFile || !isNew) {
       const header = isNew ? headerWithoutContents(entry.header, name, folder) : null;
       if (header) {
@@ -132,11 +138,6 @@ async function* repack(
       entry.resume();
       continue;
     }
-    bytesLeft -= size;
-    if (bytesLeft < 0)
-      throw new ArtifactsNotKept(
-        `they are larger than the job's disk of ${Math.floor(maxBytes / 2 ** 30)} GB`,
-      );
     const bytes = Buffer.from(name, 'latin1');
     const header = tarHeader({ name: bytes, size, mode: (mode ?? 0o644) & 0o777, mtime });
     const path = uniquePath(shownPaths, bytes.toString('utf8'));

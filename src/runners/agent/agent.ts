@@ -13,6 +13,7 @@ import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
+import { promisify } from 'node:util';
 import type { ImageProgram } from '../../base/config/slurm.ts';
 import { GRACE_MS, MOUNTS } from '../runner.ts';
 import { recordFailedStart, type Supervision, supervise } from '../supervisor/supervise.ts';
@@ -163,6 +164,7 @@ async function runClaimed(
         onUp: (started) => sender.setStarted(started),
         onRecorded: (exit) => sender.setExit(exit),
         getEarlySignal: signals.early,
+        removeTree,
       }).catch(fail);
   // Both, because the agent must not exit while it is still killing the command.
   const [sent, supervised] = await Promise.allSettled([sender.run(), supervising]);
@@ -182,6 +184,12 @@ async function settleOrAbort(settled: Promise<void>, signal: AbortSignal): Promi
   await Promise.race([settled, aborted.promise]).finally(() =>
     signal.removeEventListener('abort', abort),
   );
+}
+
+/** The folder itself may be a volume of the pod, which stays. */
+async function removeTree(folder: string): Promise<void> {
+  const script = 'chmod -R u+rwX -- "$1"; exec rm -rf -- "$1"';
+  await promisify(execFile)('/bin/sh', ['-c', script, 'sh', folder]);
 }
 
 /** Unpacks the working directory. @throws Error with a reason for the job's user */

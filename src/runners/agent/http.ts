@@ -11,7 +11,13 @@ import { z } from 'zod';
 import { AppError, busy, invalid, unauthenticated } from '../../base/errors.ts';
 import { allowLongBody, closeSignal } from '../../platform/web/connections.ts';
 import { createTar } from '../supervisor/tar.ts';
-import { AGENT_PROGRAM, AGENTS_PATH, LOG_REQUEST_BYTES, NONCE_HEADER } from './protocol.ts';
+import {
+  AGENT_PROGRAM,
+  AGENTS_PATH,
+  LOG_REQUEST_BYTES,
+  MAX_REASON_LENGTH,
+  NONCE_HEADER,
+} from './protocol.ts';
 import type { AgentRunner } from './runner.ts';
 import type { AgentSession } from './session.ts';
 
@@ -21,11 +27,10 @@ import type { AgentSession } from './session.ts';
  */
 
 /** Text for a line of the log and for a column of the database, which cannot store NUL and half surrogate pairs. */
-const sentence = (maxLength: number) =>
-  z
-    .string()
-    .max(maxLength)
-    .transform((text) => text.replace(/\p{Cc}+/gu, ' ').toWellFormed());
+const sentence = z
+  .string()
+  .max(MAX_REASON_LENGTH)
+  .transform((text) => text.replace(/\p{Cc}+/gu, ' ').toWellFormed());
 /** Milliseconds until the year 2286. */
 const time = z.int().min(0).max(9_999_999_999_999);
 const bytes = z
@@ -65,14 +70,14 @@ const reportSchema = z.object({
       startedAt: time,
       endedAt: time,
       unstartable: z.boolean(),
-      reason: sentence(10_000).optional(),
+      reason: sentence.optional(),
       outOfMemory: z.literal(true).optional(),
       isInterrupted: z.literal(true).optional(),
       logBytes: z.int().min(0),
     })
     .optional(),
 });
-const failureSchema = z.object({ reason: sentence(1_000).nullable() });
+const failureSchema = z.object({ reason: sentence.nullable() });
 
 /** More than an agent has open, including requests whose connection broke unnoticed. Each may hold 1 MiB in memory. */
 const MAX_OPEN_REQUESTS = 16;

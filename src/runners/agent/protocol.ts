@@ -30,6 +30,9 @@ export const CONTROL_MS = 20_000;
 /** The most that a request sends of the log. */
 export const LOG_REQUEST_BYTES = 2 ** 20;
 
+/** The most characters of the reasons that an agent sends. */
+export const MAX_REASON_LENGTH = 1_000;
+
 /** `nonce`: random, chosen by the agent. `node`: the name of the machine, for people. */
 export type AgentClaim = { nonce: string; node: string };
 

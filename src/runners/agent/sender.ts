@@ -16,6 +16,7 @@ import {
   CONTROL_MS,
   LOG_REQUEST_BYTES,
   type LogPosition,
+  MAX_REASON_LENGTH,
   type OutputFailure,
 } from './protocol.ts';
 import type { MeasuredUsage } from './work.ts';
@@ -86,8 +87,10 @@ export class Sender {
     this.#started = started;
   }
 
-  setExit(exit: AttemptExit): void {
-    this.#exit = exit;
+  setExit({ reason, ...exit }: AttemptExit): void {
+    // A message of Node may contain the whole program.
+    const short = reason?.slice(0, MAX_REASON_LENGTH);
+    this.#exit = { ...exit, ...(short !== undefined && { reason: short }) };
   }
 
   /** Sends the log while it grows, and then how the attempt ended. */

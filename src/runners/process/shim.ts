@@ -165,6 +165,8 @@ async function superviseAttempt(
       report('started');
     },
     getEarlySignal,
+    // Loaded on demand, because the start of a job waits for the shim.
+    removeTree: async (folder) => (await import('../supervisor/removal.ts')).removeTree(folder),
   });
   const isSeparated = spec.command.setup !== null || spec.command.uid !== null;
   return ran && !isStopped && isSeparated && process.memoryUsage.rss() < MAX_RSS_BYTES;

@@ -1,7 +1,7 @@
 /** Receives what the shell around a command in a container reports to its supervisor: that it has begun, and how it ended. */
 import { closeSync, constants, openSync } from 'node:fs';
 import { Socket } from 'node:net';
-import { setTimeout as delay } from 'node:timers/promises';
+import { setTimeout as delay, setImmediate as turn } from 'node:timers/promises';
 
 /** Maximum length of a line that the command's parent writes. */
 const MAX_REPORT_LENGTH = 32;
@@ -40,7 +40,8 @@ export function receiveReports(
       clearTimeout(pause);
       source.resume();
       closeSync(writer);
-      await Promise.race([closed, delay(DRAIN_TIMEOUT_MS)]);
+      // Timers run before reads: without another turn, a process that was not scheduled for that long would miss the reports.
+      await Promise.race([closed, delay(DRAIN_TIMEOUT_MS).then(() => turn())]);
     },
   };
 }

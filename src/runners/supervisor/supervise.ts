@@ -97,6 +97,8 @@ type Options = {
   onRecorded?(exit: AttemptExit): void;
   /** The signal that was received before the work could be stopped. */
   getEarlySignal(): 'TERM' | 'KILL' | undefined;
+  /** Removes a folder of the job with its files, when the disk is full. */
+  removeTree(folder: string): Promise<void>;
 };
 
 /** How long to wait for processes that keep stdout open after the end of the work. */
@@ -113,7 +115,7 @@ export async function supervise(
   dir: string,
   spec: WorkSpec,
   startedAt: number,
-  { fifoDir = dir, start, onStarted, onUp, onRecorded, getEarlySignal }: Options,
+  { fifoDir = dir, start, onStarted, onUp, onRecorded, getEarlySignal, removeTree }: Options,
 ): Promise<SuperviseResult> {
   const fileOf = (name: string) => join(dir, name);
   /** `reason`: why the supervisor ended the work. */
@@ -197,7 +199,7 @@ export async function supervise(
   const drainTimer = setTimeout(() => outputs.forEach((o) => void o.source.destroy()), DRAIN_MS);
   await Promise.all([tree.killRemaining(), closed]);
   clearTimeout(drainTimer);
-  if (ending.reason?.full) await emptyFolders(spec.disk.dirs);
+  if (ending.reason?.full) await emptyFolders(spec.disk.dirs, removeTree);
   const oomKills = work.countOomKills();
   const memoryReason = oomKills > 0 ? describeOutOfMemory(oomKills, spec.memory.bytes) : undefined;
   const reason = ending.reason?.reason ?? memoryReason;
@@ -266,8 +268,10 @@ function toStopReason(error: Error): StopReason {
  * Deletes the files of an ended job, because the server may need the space to record the end. There would be no space for
  * artifacts of the job either.
  */
-async function emptyFolders(dirs: readonly string[]): Promise<void> {
-  const { removeTree } = await import('./removal.ts');
+async function emptyFolders(
+  dirs: readonly string[],
+  removeTree: Options['removeTree'],
+): Promise<void> {
   for (const dir of dirs) {
     await removeTree(dir).catch(() => {});
     tryTo(() => mkdirSync(dir));

@@ -1,5 +1,6 @@
 import { useParams } from '@tanstack/react-router';
 import { CircleX, Hourglass } from 'lucide-react';
+import type { ReactNode } from 'react';
 import { type FragmentOf, readFragment } from '../../graphql/graphql.ts';
 import { useLiveSubscription } from '../../live/follow.ts';
 import { formatEnum } from '../../ui/format.ts';
@@ -104,11 +105,21 @@ function Job({
 }
 
 /** Why a job is still queued, and when it may start. */
-function QueueNotice({ job: { queue } }: { job: JobData }) {
-  if (!queue) return null;
+function QueueNotice({ job: { queue, progress } }: { job: JobData }) {
+  // A worker prepares the job, or a cluster has it in its own queue.
+  if (!queue)
+    return (
+      progress &&
+      progress !== 'queued' && (
+        <WaitNotice>
+          <p className="break-words first-letter:uppercase" data-progress>
+            {progress}
+          </p>
+        </WaitNotice>
+      )
+    );
   return (
-    <div className="mb-6 flex gap-3 rounded-lg border border-line bg-warn-soft p-4 text-sm">
-      <Hourglass size={18} className="mt-0.5 shrink-0 text-warn" aria-hidden />
+    <WaitNotice>
       <div>
         <p className="font-medium">
           Waiting for {queue.waitsFor}
@@ -126,6 +137,15 @@ function QueueNotice({ job: { queue } }: { job: JobData }) {
           )}
         </p>
       </div>
+    </WaitNotice>
+  );
+}
+
+function WaitNotice({ children }: { children: ReactNode }) {
+  return (
+    <div className="mb-6 flex gap-3 rounded-lg border border-line bg-warn-soft p-4 text-sm">
+      <Hourglass size={18} className="mt-0.5 shrink-0 text-warn" aria-hidden />
+      {children}
     </div>
   );
 }
