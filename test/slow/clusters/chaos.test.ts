@@ -1,5 +1,5 @@
 /**
- * Randomly kills Loam, its network to the nodes, and every part of a cluster, while jobs run there. Prints what was lost, doubled
+ * `npm run chaos:clusters`: randomly kills Loam, its network to the nodes, and every part of a cluster, while jobs run there. Prints what was lost, doubled
  * or left behind.
  *
  * `LOAM_TEST_CHAOS=60 LOAM_TEST_JOBS=150 LOAM_TEST_SEED=7 npx vitest run test/slow/clusters/chaos.test.ts`
