@@ -9,6 +9,7 @@ const LONGEST = [
   'slow/kills/kills',
   'slow/browser/everywhere',
   'slow/kills/chaos',
+  'slow/clusters/chaos',
   'slow/process/start',
   'slow/process/restart',
   'slow/servers/many-servers',

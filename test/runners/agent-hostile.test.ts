@@ -486,6 +486,8 @@ describe('jobs on a node', () => {
     const stubborn = attemptSpec('trap "" TERM; echo up; while :; do sleep 1; done');
     const handle = await made.runner.prepare(stubborn, never);
     await made.runner.start(handle);
+    // Its trap is set.
+    for await (const _ of made.runner.logs(handle, null, never)) break;
     await made.runner.signal(handle, 'TERM');
     expect(await made.runner.wait(handle, never)).toMatchObject({ exitCode: 137 });
   });

@@ -102,13 +102,17 @@ test('the credential is only in a Secret that the pod owns, and only the agent h
   const pod = podOf();
   expect(JSON.stringify(pod)).not.toContain('the-credential');
   const stored = { ...pod, metadata: { ...pod.metadata, uid: 'uid-of-the-pod' } };
+  const secretName = pod.spec?.volumes?.find(({ name }) => name === 'token')?.secret?.secretName;
+  expect(secretName).toMatch(/^loam-att-\w+-[0-9a-f]{8}$/);
   expect(buildSecret(SUBMISSION, stored)).toMatchObject({
     metadata: {
-      name: podName(ATTEMPT),
+      name: secretName,
       ownerReferences: [{ kind: 'Pod', name: podName(ATTEMPT), uid: 'uid-of-the-pod' }],
     },
     stringData: { token: 'the-credential' },
   });
+  // The Secret of an earlier pod of the attempt may have another credential.
+  expect(podOf().spec?.volumes).not.toEqual(pod.spec?.volumes);
   const { job, agent } = containersOf(pod);
   const mounts = (container: typeof job) => container?.volumeMounts?.map(({ name }) => name);
   expect(mounts(agent)).toContain('token');

@@ -145,7 +145,7 @@ class KubernetesEngine implements ClusterEngine {
       );
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
-      // It is the Secret of an earlier call, with the same credential.
+      // It is the Secret of an earlier call for the same pod.
       if (error.reason !== 'AlreadyExists') {
         await this.#deletePod(podName(attempt), KILL_GRACE_S);
         throw toSubmitError(error);

@@ -5,7 +5,7 @@
  * The command, its environment and its secrets are not in the pod, which everyone who may list pods can read: the agent has
  * them from Loam. Its credential is in a Secret that belongs to the pod and is deleted with it.
  */
-import { createHash } from 'node:crypto';
+import { createHash, randomBytes } from 'node:crypto';
 import type { V1Pod, V1Secret, V1Volume, V1VolumeMount } from '@kubernetes/client-node';
 import type { KubernetesConfig } from '../../base/config/kubernetes.ts';
 import { buildBootstrap } from '../agent/bootstrap.ts';
@@ -189,7 +189,7 @@ function buildAgentContainer({ agent, attempt }: Submission, options: PodOptions
       ...folders,
       { name: 'loam', mountPath: SHARED_DIR },
       { name: 'agent', mountPath: AGENT_DIR },
-      { name: 'token', mountPath: TOKEN_DIR, readOnly: true },
+      { name: TOKEN, mountPath: TOKEN_DIR, readOnly: true },
     ],
   };
 }
@@ -241,18 +241,24 @@ function buildVolumes({ attempt, memoryBytes }: Submission, diskBytes: number): 
       name: 'shm',
       emptyDir: { medium: 'Memory', sizeLimit: String(Math.floor(memoryBytes / 2)) },
     },
-    { name: 'token', secret: { secretName: podName(attempt), defaultMode: 0o400 } },
+    { name: TOKEN, secret: { secretName: newSecretName(attempt), defaultMode: 0o400 } },
   ];
 }
 
-/** The Secret is deleted with its pod, by Kubernetes. */
+/** A name that no earlier pod of the attempt had, whose Secret may still exist with another credential. */
+function newSecretName(attempt: string): string {
+  return `${podName(attempt)}-${randomBytes(4).toString('hex')}`;
+}
+
+/** The Secret that the pod names. It is deleted with the pod, by Kubernetes. */
 export function buildSecret({ attempt, agent }: Submission, pod: V1Pod): V1Secret {
   const name = podName(attempt);
+  const volume = pod.spec?.volumes?.find((one) => one.name === TOKEN);
   return {
     apiVersion: 'v1',
     kind: 'Secret',
     metadata: {
-      name,
+      name: volume?.secret?.secretName ?? name,
       labels: pod.metadata?.labels ?? {},
       ownerReferences: [{ apiVersion: 'v1', kind: 'Pod', name, uid: pod.metadata?.uid ?? '' }],
     },

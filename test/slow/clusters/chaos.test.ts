@@ -1,5 +1,5 @@
 /**
- * Randomly kills Loam, its network to the nodes, and every part of a cluster, while jobs run there. Prints what was lost, doubled
+ * `npm run chaos:clusters`: randomly kills Loam, its network to the nodes, and every part of a cluster, while jobs run there. Prints what was lost, doubled
  * or left behind.
  *
  * `LOAM_TEST_CHAOS=60 LOAM_TEST_JOBS=150 LOAM_TEST_SEED=7 npx vitest run test/slow/clusters/chaos.test.ts`
@@ -45,7 +45,11 @@ test.for(Object.entries(CLUSTERS))(
     const load = await startLoad({ admin, jobs: JOBS, fields, say, witness, signal: ctx.signal });
     const kills: Kill[] = [];
     const victims = [...loam.victims, ...cluster.victims].map((victim) => recorded(victim, kills));
-    await killAtRandom(victims, { kills: KILLS, seed: SEED, signal: ctx.signal });
+    await killAtRandom(victims, {
+      ...{ kills: KILLS, seed: SEED, signal: ctx.signal },
+      // From the first jobs to the last.
+      pace: (kill) => load.untilEnded(((kill - 1) / KILLS) * (JOBS - 5)),
+    });
     await load.finish();
     // A cancelled job has ended before its attempt has.
     await eventually(async () => {

@@ -8,6 +8,9 @@ import type { Loss } from './compare.ts';
 const NODES = ['node-1', 'node-2'];
 const CONTROL_PLANE = ['apiserver', 'etcd', 'scheduler', 'controller-manager'];
 
+const OBJECTS =
+  'jsonpath={range .items[*]}{.kind}/{.metadata.name} of {.metadata.ownerReferences[*].uid} created {.metadata.creationTimestamp} deleted {.metadata.deletionTimestamp}{"\\n"}{end}';
+
 export async function openKubernetesChaos(): Promise<ChaosCluster> {
   const kube = await openKubeCluster({ nodes: NODES.length });
   const { kubeconfig = '', agentImage, defaultImage, maxCpus, maxMemoryGb } = kube.config;
@@ -55,7 +58,7 @@ export async function openKubernetesChaos(): Promise<ChaosCluster> {
       });
     },
     async listLeftovers() {
-      const objects = await kube.kubectl('get', 'pods,secrets,jobs', '-o', 'name');
+      const objects = await kube.kubectl('get', 'pods,secrets,jobs', '-o', OBJECTS);
       const folders = await Promise.all(
         NODES.map(async (node) => {
           const pods = await readdir(join(folder, node, 'kubelet/pods')).catch(() => []);
@@ -66,7 +69,7 @@ export async function openKubernetesChaos(): Promise<ChaosCluster> {
         // The tokens of the service accounts stay.
         ...objects
           .split('\n')
-          .filter((name) => name && !/^secret\/(loam|default)-token-/.test(name)),
+          .filter((name) => name && !/^Secret\/(loam|default)-token-/.test(name)),
         ...folders.flat(),
       ];
     },

@@ -13,6 +13,8 @@ export type Load = {
   ran: Ran[];
   faults: string[];
   counts: Record<string, number>;
+  /** Settles when this many jobs have ended. */
+  untilEnded(count: number): Promise<void>;
   /** Starts no more jobs than asked for, and waits for the end of all that were started. */
   finish(): Promise<void>;
 };
@@ -42,6 +44,7 @@ export async function startLoad({
   const finishing = new AbortController();
   const ran: Ran[] = [];
   let started = 0;
+  let ended = 0;
 
   async function run(): Promise<void> {
     while (!signal.aborted && (started < jobs || !finishing.signal.aborted)) {
@@ -57,6 +60,7 @@ export async function startLoad({
       ran.push(job);
       if (kind.cancelled) await cancel(job.name, kind.cancelled);
       await waitForEnd(job.name);
+      ended++;
       count(kind.name);
     }
   }
@@ -87,6 +91,9 @@ export async function startLoad({
   working.catch(() => {});
   return {
     ...{ ran, faults, counts },
+    async untilEnded(count) {
+      while (ended < count && !signal.aborted) await delay(AGAIN_MS);
+    },
     async finish() {
       finishing.abort();
       await working;

@@ -17,15 +17,24 @@ export type Victim = {
   start(): Promise<void>;
 };
 
+type KillOptions = {
+  kills: number;
+  seed: number;
+  signal: AbortSignal;
+  /** Settles when it is time for the kill with this number, from 1. */
+  pace?: (kill: number) => Promise<void>;
+};
+
 /** `seed` determines the victims and the times. Resolves when all are running after the last kill. */
 export async function killAtRandom(
   victims: readonly Victim[],
-  { kills, seed, signal }: { kills: number; seed: number; signal: AbortSignal },
+  { kills, seed, signal, pace = async () => {} }: KillOptions,
 ): Promise<void> {
   const random = mulberry32(seed);
   const starting = new Set<Promise<void>>();
   const down = new Set<Victim>();
   for (let kill = 1; kill <= kills; kill++) {
+    await pace(kill);
     await delay(random() * BETWEEN_MS, undefined, { signal });
     while (down.size >= DOWN_AT_ONCE) await Promise.race(starting);
     const away = new Set([...down].flatMap(({ of, name }) => of ?? [name]));
