@@ -7,7 +7,8 @@ import type { NetworkMode } from '../../src/runners/runner.ts';
 import { eventually } from './eventually.ts';
 import { listCommandLines } from './processes.ts';
 
-export const graceMs = 300;
+/** A command that obeys SIGTERM must not get SIGKILL first on a busy machine. */
+export const graceMs = 1_000;
 
 type Sandboxed = 'auto' | 'unshare' | 'none';
 

@@ -79,7 +79,7 @@ export async function entriesOf(
 
 /**
  * Declares the contract tests in the current describe block.
- * @param open opens a runner with a grace period of 300 ms
+ * @param open opens a runner with a grace period of a second or so
  * @param wanted the requirements of this runner
  */
 export function runnerContract(open: () => Promise<RunnerUnderTest>, ...wanted: Need[]): void {
