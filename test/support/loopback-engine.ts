@@ -2,7 +2,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync } from 'node:fs';
-import { mkdir, rm } from 'node:fs/promises';
+import { mkdir } from 'node:fs/promises';
 import type { Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
@@ -14,6 +14,7 @@ import { buildBootstrap } from '../../src/runners/agent/bootstrap.ts';
 import type { ClusterEngine, EngineState, Submission } from '../../src/runners/agent/engine.ts';
 import { createAgentsRouter } from '../../src/runners/agent/http.ts';
 import type { AgentRunner } from '../../src/runners/agent/runner.ts';
+import { removeTree } from '../../src/runners/supervisor/removal.ts';
 
 /** Time between SIGTERM and SIGKILL. */
 const KILL_WAIT_MS = 2_000;
@@ -104,7 +105,7 @@ export class LoopbackEngine implements ClusterEngine {
       await exited;
       clearTimeout(timer);
     }
-    await rm(dir, { recursive: true, force: true });
+    await removeTree(dir);
   }
 
   async list(): Promise<string[]> {

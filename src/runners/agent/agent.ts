@@ -73,7 +73,7 @@ export async function runAgent(options: AgentOptions): Promise<number> {
     return NO_SERVER_EXIT;
   } finally {
     // In a pod it is a volume, which ends with the pod.
-    if (sharedDir === undefined) await rm(dir, { recursive: true, force: true }).catch(() => {});
+    if (sharedDir === undefined) await removeFolder(dir);
   }
 }
 
@@ -214,3 +214,12 @@ async function checkOut(client: AgentClient, work: string, signal: AbortSignal):
 }
 
 const CHECKOUT_TRIES = 3;
+
+/** The job may have taken away permissions of its own folders. What cannot be removed stays. */
+async function removeFolder(dir: string): Promise<void> {
+  const remove = () => rm(dir, { recursive: true, force: true });
+  await remove().catch(async () => {
+    await promisify(execFile)('chmod', ['-R', 'u+rwX', dir]).catch(() => {});
+    await remove().catch(() => {});
+  });
+}
