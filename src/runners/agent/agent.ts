@@ -15,7 +15,7 @@ import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { promisify } from 'node:util';
 import type { ImageProgram } from '../../base/config/slurm.ts';
-import { GRACE_MS, MOUNTS } from '../runner.ts';
+import { MOUNTS } from '../runner.ts';
 import { recordFailedStart, type Supervision, supervise } from '../supervisor/supervise.ts';
 import { AgentClient, Refused } from './client.ts';
 import { type AgentClaim, type AgentSpec, LEASE_MS, NO_SERVER_EXIT } from './protocol.ts';
@@ -73,7 +73,7 @@ export async function runAgent(options: AgentOptions): Promise<number> {
     return NO_SERVER_EXIT;
   } finally {
     // In a pod it is a volume, which ends with the pod.
-    if (sharedDir === undefined) await removeFolder(dir);
+    if (sharedDir === undefined) await removeTree(dir).catch(() => {});
   }
 }
 
@@ -134,7 +134,6 @@ async function runClaimed(
   const { memoryBytes, diskBytes, files, ...work } = spec.work;
   const workSpec = {
     ...work,
-    graceMs: work.graceMs ?? GRACE_MS,
     memory: { bytes: memoryBytes, watched: !launcher.isMemoryEnforced },
     disk: {
       dirs: Object.keys(MOUNTS).map((name) => join(jobDir, name)),
@@ -186,7 +185,7 @@ async function settleOrAbort(settled: Promise<void>, signal: AbortSignal): Promi
   );
 }
 
-/** The folder itself may be a volume of the pod, which stays. */
+/** The job may have removed permissions of its own folders. A folder that is a volume of the pod is emptied only. */
 async function removeTree(folder: string): Promise<void> {
   const script = 'chmod -R u+rwX -- "$1"; exec rm -rf -- "$1"';
   await promisify(execFile)('/bin/sh', ['-c', script, 'sh', folder]);
@@ -214,12 +213,3 @@ async function checkOut(client: AgentClient, work: string, signal: AbortSignal):
 }
 
 const CHECKOUT_TRIES = 3;
-
-/** The job may have taken away permissions of its own folders. What cannot be removed stays. */
-async function removeFolder(dir: string): Promise<void> {
-  const remove = () => rm(dir, { recursive: true, force: true });
-  await remove().catch(async () => {
-    await promisify(execFile)('chmod', ['-R', 'u+rwX', dir]).catch(() => {});
-    await remove().catch(() => {});
-  });
-}

@@ -97,7 +97,7 @@ type AttemptHandler = RequestHandler<
  * @param program path of the agent's program
  * @param isOpen whether an attempt without a session here may belong to another worker
  * @param isDiskLow whether this server keeps the rest of its disk for the database
- * @param closing aborts when the server stops: then requests that wait are answered
+ * @param closing aborts when the server stops, so that waiting requests are answered at once
  */
 export function createAgentsRouter({
   findSession,

@@ -169,7 +169,10 @@ export class AgentSession {
     return settled.promise;
   }
 
-  /** Withdraws the permission. When this settles with false, the attempt cannot begin without another one. */
+  /**
+   * Withdraws the permission to begin.
+   * @returns whether the attempt has begun; if not, it cannot begin until `permit` is called again
+   */
   async withdraw(): Promise<boolean> {
     const permission = this.#permission;
     if (permission?.answer) return await permission.settled.promise;

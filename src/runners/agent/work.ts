@@ -40,7 +40,7 @@ export type Launcher = {
   isMemoryEnforced: boolean;
   /** Creates what must exist before the attempt begins. */
   prepare(): void;
-  /** Settles when the command can begin at once. In a pod, the image of the job may have to be pulled before. */
+  /** Settles when the command can begin without delay: in a pod, after the image of the job was pulled. */
   ready: Promise<void>;
   start(spec: AgentSpec, outputs: WorkOutputs): Promise<Work>;
   /** Makes the end of the command known, because it can no longer report it itself. */

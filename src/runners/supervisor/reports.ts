@@ -40,7 +40,7 @@ export function receiveReports(
       clearTimeout(pause);
       source.resume();
       closeSync(writer);
-      // Timers run before reads: without another turn, a process that was not scheduled for that long would miss the reports.
+      // Node runs timers before it reads. After a pause of this process, reports may still be unread: one more turn reads them.
       await Promise.race([closed, delay(DRAIN_TIMEOUT_MS).then(() => turn())]);
     },
   };
