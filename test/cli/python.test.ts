@@ -314,7 +314,7 @@ async function hostile(answer: RequestListener) {
   };
 }
 
-const JOB = { id: 'job_1', name: 'evil', namespace: 'ada', status: 'succeeded' };
+const JOB = { id: 'job/../1', name: 'evil', namespace: 'ada', status: 'succeeded' };
 
 /** The archive of a job with these entries, by a server that does not check them. `cutAfter`: bytes of each connection */
 async function serveArchive(
@@ -474,6 +474,17 @@ for line in loam.Client().job("evil", "ada").logs():
   await eventually(() => expect(asked()).toBe(',0,1,1'));
   follow.child.kill();
   expect((await follow.ended).stdout).toBe('line 1\n');
+});
+
+test('an answer that breaks off is asked for again', async () => {
+  const user = JSON.stringify({ username: 'ada' });
+  await using server = await hostile((_req, res) => {
+    res.setHeader('content-length', user.length);
+    if (server.seen.length > 1) res.end(user);
+    else res.write(user.slice(0, -1), () => res.destroy());
+  });
+  const seen = await value('print(json.dumps(client.whoami()))', { LOAM_URL: server.url });
+  expect(seen).toEqual({ username: 'ada' });
 });
 
 test('the reference in docs/python.md is that of the file', async () => {

@@ -476,7 +476,10 @@ class Client:
             raise LoamError(
                 code, str(error.get("message")), _STATUS.get(code, 400), extensions.get("field")
             )
-        return cast(dict[str, Any], answer["data"])
+        data = answer.get("data")
+        if not isinstance(data, dict):
+            raise _no_loam(self.url)
+        return data
 
     def _own_namespace(self) -> str:
         if self._namespace is None:
@@ -714,7 +717,8 @@ class Artifacts:
         """
         target = pathlib.Path(folder)
         target.mkdir(parents=True, exist_ok=True)
-        archive = target / f".loam-{self._job.id}.tar.gz"
+        # A hostile server must not choose the folder by the id.
+        archive = target / f".loam-{re.sub('[^A-Za-z0-9_]', '', self._job.id)}.tar.gz"
         self._fetch(archive)
         try:
             return _extract(archive, target)
@@ -1363,6 +1367,9 @@ def _read_bounded(response: http.client.HTTPResponse, origin: str) -> bytes:
         raise LoamError(
             "bad_answer", f"The answer of {origin} is longer than {_MAX_ANSWER_BYTES} bytes"
         )
+    # With a size, `read` reports no end that comes too early.
+    if response.length:
+        raise LoamError("unreachable", f"The answer of {origin} broke off")
     return answer
 
 
