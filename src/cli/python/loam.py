@@ -351,13 +351,14 @@ class Client:
         """
         Creates a job and returns at once. The job needs `repo` (as `namespace/name`), `image`, or both. Fields that are left
         out have the defaults of the API. `gpu` also takes a model with a count, as `A100-80GB:2`. Without `name`, the job gets
-        one with a random end; without `namespace`, it belongs to the user's own. `secrets` are variables that are stored
-        encrypted and masked in the log.
+        one with a random end; without `namespace`, it belongs to that of `repo`, or else to the user's own. `secrets` are
+        variables that are stored encrypted and masked in the log.
         """
         if ":" in gpu and gpu_count is None:
             gpu, _, count = gpu.partition(":")
             gpu_count = int(count) if count.isdecimal() else 0
-        namespace = namespace or self._own_namespace()
+        if namespace is None:
+            namespace = repo.split("/")[0] if repo else self._own_namespace()
         chosen = name or _random_name(repo or image or "job")
         fields: dict[str, Any] = {
             "name": chosen,
