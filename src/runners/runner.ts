@@ -127,12 +127,14 @@ export class RunnerFault extends Error {
   override name = 'RunnerFault';
 }
 
-/**
- * The files at `output_path` exceed a limit of artifacts, or were lost with their machine. The message completes the sentence
- * "They were not kept: …".
- */
+/** The files at `output_path` exceed a limit of artifacts. The message completes the sentence "They were not kept: …". */
 export class ArtifactsNotKept extends Error {
-  override name = 'ArtifactsNotKept';
+  override name: string = 'ArtifactsNotKept';
+}
+
+/** The files at `output_path` were lost with their machine, so the result of the attempt is incomplete. */
+export class ArtifactsLost extends ArtifactsNotKept {
+  override name = 'ArtifactsLost';
 }
 
 /**
@@ -208,6 +210,7 @@ export type Runner = {
   /**
    * Called after the end. Returns a tar of the directory or file at `path`, with names relative to it; null when `path` does
    * not exist. The stream may fail with ArtifactsNotKept.
+   * @throws ArtifactsLost
    */
   artifacts(handle: Handle, path: string): Promise<Readable | null>;
   /**

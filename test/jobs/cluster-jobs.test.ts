@@ -3,7 +3,7 @@ import { expect, test } from 'vitest';
 import type { PrismaClient } from '../../prisma/generated/client.ts';
 import { claimJobs, type WaitingJob } from '../../src/jobs/worker/claim.ts';
 import { endLostAttempt } from '../../src/jobs/worker/finish.ts';
-import { type Machine, Unstartable } from '../../src/runners/runner.ts';
+import { ArtifactsLost, type Machine, Unstartable } from '../../src/runners/runner.ts';
 import {
   type ClusterRunner,
   clusterRunner,
@@ -165,6 +165,33 @@ test('a job that a cluster loses before its start is queued again, three times a
   expect(await until(ada, 'ada', 'unlucky', 'FAILED')).toMatchObject({
     retryCount: 0,
     progress: 'failed: the machine was lost 4 times',
+  });
+});
+
+test('a job whose node is lost with its artifacts runs again, unless its command has failed', async () => {
+  const runner = clusterRunner();
+  const { artifacts } = runner;
+  runner.artifacts = async () => {
+    throw new ArtifactsLost('the node was lost');
+  };
+  await using app = await startApp({ overrides: { runner } });
+  const ada = await withAda(app);
+  await run(ada, 'failing', 'exit 3', { outputPath: 'out', retries: 0 });
+  await admit(runner, 'failing');
+  expect(await until(ada, 'ada', 'failing', 'FAILED')).toMatchObject({ exitCode: 3 });
+  expect(await lines(ada, 'ada', 'failing')).toEqual([
+    'The artifacts were not kept: the node was lost',
+  ]);
+  await run(ada, 'whole', 'echo kept > out/file', { outputPath: 'out', retries: 0 });
+  const first = await untilWaiting(runner, 'whole');
+  first.admit();
+  const second = await untilWaiting(runner, 'whole', first);
+  runner.artifacts = artifacts;
+  second.admit();
+  expect(await until(ada, 'ada', 'whole', 'SUCCEEDED')).toMatchObject({
+    retryCount: 0,
+    artifacts: { fileCount: 1 },
+    attempts: { nodes: [{ outcome: 'LOST' }, { outcome: 'EXITED' }] },
   });
 });
 

@@ -1,11 +1,11 @@
 /** Runners of clusters, over an engine that starts agents on this machine. */
 import { describe, expect, test } from 'vitest';
-import type { Handle, Runner } from '../../src/runners/runner.ts';
+import { ArtifactsLost, type Handle, type Runner } from '../../src/runners/runner.ts';
 import { listMarkedPids } from '../../src/runners/supervisor/proc.ts';
 import { agentRunner } from '../support/agent-runner.ts';
 import { eventually } from '../support/eventually.ts';
 import { LoopbackEngine } from '../support/loopback-engine.ts';
-import { allLines, attemptSpec, runnerContract } from '../support/runner.contract.ts';
+import { allLines, attemptSpec, runnerContract, runToEnd } from '../support/runner.contract.ts';
 
 const never = new AbortController().signal;
 
@@ -39,6 +39,15 @@ describe('agent', () => {
     // Some shells also report the end of their child.
     const lines = await allLines(made.runner, handle);
     expect(lines.filter((line) => line !== 'Terminated')).toEqual(['up', 'ended']);
+  });
+
+  test('artifacts that the agent had not sent when its node died are lost', async () => {
+    await using made = await loopbackRunner();
+    const { runner, engine } = made;
+    const { handle, outcome } = await runToEnd(runner, attemptSpec('mkdir out; echo x >out/x'));
+    expect(outcome).toMatchObject({ exitCode: 0 });
+    engine.agents.get(String(handle.attempt))?.child.kill('SIGKILL');
+    await expect(runner.artifacts(handle, 'out')).rejects.toThrow(ArtifactsLost);
   });
 
   test('an agent kills its command at the end of its lease, even while a request has no answer', async () => {

@@ -102,7 +102,6 @@ async function runAttempt(
     superviseRun(deps, attempt, begun, secrets, watch, stopping),
   );
   if (!outcome || stopping.aborted) return false;
-  span.setAttributes(spanAttributes(outcome));
   if (attempt.job.outputPath !== null) {
     await markExited(deps, attempt, outcome);
     // The output stays in the attempt's folder until there is room to store it.
@@ -113,7 +112,9 @@ async function runAttempt(
     collectUnlessDiscarded(deps, attempt, handle, outcome, watch, stopping),
   );
   if (stopping.aborted) return false;
-  await inSpan('finish', {}, () => finishAttempt(deps, attempt, outcome, collected));
+  const final: Outcome = collected.areLost ? { kind: 'lost' } : outcome;
+  span.setAttributes(spanAttributes(final));
+  await inSpan('finish', {}, () => finishAttempt(deps, attempt, final, collected));
   return true;
 }
 

@@ -15,6 +15,7 @@ import { requireQuota } from '../../platform/limits/quotas.ts';
 import type { AttemptOutcome } from '../../platform/metrics/metrics.ts';
 import { StorageUnavailable } from '../../platform/storage/storage.ts';
 import {
+  ArtifactsLost,
   ArtifactsNotKept,
   type Handle,
   type LogCursor,
@@ -72,6 +73,7 @@ export async function collectArtifacts(
       error instanceof StorageUnavailable ||
       error instanceof RunnerUnavailable;
     if (signal.aborted || isAway || (isResourceExhausted(error) && !isFull)) throw error;
+    if (error instanceof ArtifactsLost && hasSucceeded(outcome)) return { areLost: true };
     const isExpected = error instanceof ArtifactsNotKept || error instanceof AppError;
     if (!isExpected) deps.log.error({ err: error, job: job.id }, 'Cannot store the artifacts');
     const reason = isExpected
@@ -94,6 +96,8 @@ export type CollectedArtifacts = {
   note?: string;
   /** Why the files at `output_path` were not stored. The job then fails, whatever its exit code. */
   storeFailure?: string;
+  /** The machine was lost with the files of a command that has succeeded: the attempt counts as lost. */
+  areLost?: true;
 };
 
 /** Ends the attempt, and moves its job to the next status if the attempt still holds the job. */
@@ -170,8 +174,12 @@ async function recordEnd(
 }
 
 /** Exit code 0 is not a success if the kernel killed a process of the job because it had no memory left. */
-function hasSucceeded({ exitCode, outOfMemory }: Extract<Outcome, { kind: 'exited' }>): boolean {
-  return exitCode === 0 && !outOfMemory;
+function hasSucceeded({
+  exitCode,
+  timedOut,
+  outOfMemory,
+}: Extract<Outcome, { kind: 'exited' }>): boolean {
+  return exitCode === 0 && !timedOut && !outOfMemory;
 }
 
 /** @param hadJob whether the attempt still held the job */

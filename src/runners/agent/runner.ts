@@ -14,6 +14,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { createLog, type Logger } from '../../base/log.ts';
 import { CpuShares } from '../cpu-share.ts';
 import {
+  ArtifactsLost,
   ArtifactsNotKept,
   type AttemptSpec,
   type ClusterState,
@@ -37,7 +38,7 @@ import { computeLimits } from '../supervisor/limits.ts';
 import { readBootId } from '../supervisor/proc.ts';
 import { openRemoval, type Removal } from '../supervisor/removal.ts';
 import type { AttemptStart } from '../supervisor/supervise.ts';
-import type { ClusterEngine, EngineEnd, Submission } from './engine.ts';
+import type { ClusterEngine, EngineEnd, EngineState, Submission } from './engine.ts';
 import { AGENTS_PATH, type AgentExit, type AgentSpec, type AgentUsage } from './protocol.ts';
 import { type AgentRecord, AgentSession, type BegunRecord, hashToken } from './session.ts';
 
@@ -370,16 +371,16 @@ class ClusterRunner implements AgentRunner {
   async artifacts(handle: Handle, path: string): Promise<Readable | null> {
     const id = String(handle.attempt);
     const session = await this.findSession(id);
-    const lost = () =>
-      new ArtifactsNotKept(`the node was lost before ${this.#engine.title} could send them`);
+    const lost = () => new ArtifactsLost('the node was lost before it could send them');
     if (!session) throw lost();
     const giveUp = new AbortController();
     const watch = async () => {
       while (!giveUp.signal.aborted) {
-        if (this.#engine.state(id).kind === 'ended' || session.isLeaseOver) {
+        const state = this.#engine.state(id);
+        if (state.kind === 'ended' || session.isLeaseOver) {
           // The last requests may be on their way.
           await delay(LAST_REQUESTS_MS, undefined, { signal: giveUp.signal }).catch(() => {});
-          giveUp.abort(lost());
+          giveUp.abort(this.#findOwnFault(state) ?? lost());
         } else await this.#nextChange(id, session, giveUp.signal);
       }
     };
@@ -392,6 +393,15 @@ class ClusterRunner implements AgentRunner {
     } finally {
       giveUp.abort(lost());
     }
+  }
+
+  /** An end that another attempt would have too, such as a time limit of the engine. With exit code 0 only the node has failed. */
+  #findOwnFault(state: EngineState): ArtifactsNotKept | undefined {
+    if (state.kind !== 'ended' || state.end.isLoss || state.end.exitCode === 0) return undefined;
+    const { title } = this.#engine;
+    return new ArtifactsNotKept(
+      `${title} ended the job before its node had sent them: ${state.end.reason}`,
+    );
   }
 
   async remove(handle: Handle): Promise<void> {
