@@ -11,6 +11,7 @@
  *   log, started, usage, exit   as the supervisor wrote them on the node (`../supervisor/supervise.ts`)
  */
 import { createHash, randomUUID, timingSafeEqual } from 'node:crypto';
+import { EventEmitter, once } from 'node:events';
 import {
   closeSync,
   existsSync,
@@ -88,8 +89,7 @@ export class AgentSession {
   readonly #epoch = randomUUID();
   #version = 0;
   #control: Omit<AgentControl, 'version'> = {};
-  /** Each wakes a call of `nextChange`. */
-  readonly #waiting = new Set<() => void>();
+  readonly #changes = new EventEmitter().setMaxListeners(0);
   #permission: Permission | undefined;
   #output: WantedOutput | undefined;
   #lastRequest = 0;
@@ -148,14 +148,7 @@ export class AgentSession {
 
   /** Settles when something has changed that the worker or the agent may wait for, or when `signal` aborts. */
   async nextChange(signal: AbortSignal): Promise<void> {
-    if (signal.aborted) return;
-    const { promise, resolve } = Promise.withResolvers<void>();
-    const wake = () => resolve();
-    this.#waiting.add(wake);
-    signal.addEventListener('abort', wake, { once: true });
-    await promise;
-    signal.removeEventListener('abort', wake);
-    this.#waiting.delete(wake);
+    await once(this.#changes, 'change', { signal }).catch(() => {});
   }
 
   /**
@@ -214,11 +207,7 @@ export class AgentSession {
   #setControl(change: Partial<AgentControl>): void {
     this.#control = { ...this.#control, ...change };
     this.#version++;
-    this.#notify();
-  }
-
-  #notify(): void {
-    for (const wake of this.#waiting) wake();
+    this.#changes.emit('change');
   }
 
   /* Requests of the agent */
@@ -259,7 +248,7 @@ export class AgentSession {
     if (!spec) throw over();
     if (!existing) writeJsonAtomically(this.#file('claim'), claim, this.#folder);
     this.#touch();
-    this.#notify();
+    this.#changes.emit('change');
     return spec;
   }
 
@@ -298,7 +287,7 @@ export class AgentSession {
       throw error;
     } finally {
       if (this.#permission === permission) this.#permission = undefined;
-      this.#notify();
+      this.#changes.emit('change');
     }
   }
 
@@ -345,7 +334,7 @@ export class AgentSession {
     syncLog(this.#file('log'));
     writeJsonAtomically(this.#file('exit'), end, this.#folder);
     rmSync(this.#file('checkout'), { recursive: true, force: true });
-    this.#notify();
+    this.#changes.emit('change');
     return { size };
   }
 

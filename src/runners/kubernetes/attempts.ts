@@ -1,4 +1,5 @@
 /** What the engine knows about the attempts of this worker. */
+import { EventEmitter, once } from 'node:events';
 import type { EngineState } from '../agent/engine.ts';
 import { findPatience, findTrouble, type PodView, type Trouble, toState } from './pod-state.ts';
 
@@ -26,7 +27,8 @@ const UNKNOWN: EngineState = { kind: 'unknown' };
 
 export class Attempts implements Disposable {
   readonly #attempts = new Map<string, Attempt>();
-  readonly #waiting = new Map<string, Set<() => void>>();
+  /** Emits the id of an attempt when its state changes. */
+  readonly #changes = new EventEmitter().setMaxListeners(0);
 
   state(id: string): EngineState {
     return this.#attempts.get(id)?.state ?? UNKNOWN;
@@ -67,20 +69,11 @@ export class Attempts implements Disposable {
 
   forget(id: string): void {
     clearTimeout(this.#attempts.get(id)?.timer);
-    if (this.#attempts.delete(id)) this.#notify(id);
+    if (this.#attempts.delete(id)) this.#changes.emit(id);
   }
 
   async nextChange(id: string, signal: AbortSignal): Promise<void> {
-    if (signal.aborted) return;
-    const { promise, resolve } = Promise.withResolvers<void>();
-    const waiting = this.#waiting.get(id) ?? new Set();
-    this.#waiting.set(id, waiting.add(resolve));
-    const stop = () => resolve();
-    signal.addEventListener('abort', stop, { once: true });
-    await promise;
-    signal.removeEventListener('abort', stop);
-    waiting.delete(resolve);
-    if (waiting.size === 0 && this.#waiting.get(id) === waiting) this.#waiting.delete(id);
+    await once(this.#changes, id, { signal }).catch(() => {});
   }
 
   [Symbol.dispose](): void {
@@ -111,11 +104,7 @@ export class Attempts implements Disposable {
     });
     if (JSON.stringify(state) === JSON.stringify(attempt.state)) return;
     attempt.state = state;
-    this.#notify(id);
-  }
-
-  #notify(id: string): void {
-    for (const resolve of this.#waiting.get(id) ?? []) resolve();
+    this.#changes.emit(id);
   }
 }
 

@@ -3,6 +3,7 @@
  * name, because a controller that was killed may give the id of a lost job to the next one. An attempt may have several jobs:
  * the agent of only one of them can claim it.
  */
+import { EventEmitter, once } from 'node:events';
 import type { EngineState } from '../agent/engine.ts';
 import { attemptOf, isDecidedByController, type Job, toState } from './jobs.ts';
 
@@ -27,7 +28,8 @@ const UNKNOWN: EngineState = { kind: 'unknown' };
 
 export class Attempts {
   readonly #attempts = new Map<string, Attempt>();
-  readonly #waiting = new Map<string, Set<() => void>>();
+  /** Emits the id of an attempt when its state changes. */
+  readonly #changes = new EventEmitter().setMaxListeners(0);
   readonly #returnMs: () => number;
   #clock = 0;
 
@@ -72,7 +74,7 @@ export class Attempts {
 
   forget(attempt: string): void {
     this.#attempts.delete(attempt);
-    this.#notify(attempt);
+    this.#changes.emit(attempt);
   }
 
   /** Nodes of jobs whose end is certain only while the node answers. */
@@ -125,16 +127,7 @@ export class Attempts {
 
   /** Settles when the state of the attempt changes, or when the signal aborts. */
   async nextChange(attempt: string, signal: AbortSignal): Promise<void> {
-    if (signal.aborted) return;
-    const { promise, resolve } = Promise.withResolvers<void>();
-    const waiting = this.#waiting.get(attempt) ?? new Set();
-    this.#waiting.set(attempt, waiting.add(resolve));
-    const stop = () => resolve();
-    signal.addEventListener('abort', stop, { once: true });
-    await promise;
-    signal.removeEventListener('abort', stop);
-    waiting.delete(resolve);
-    if (waiting.size === 0 && this.#waiting.get(attempt) === waiting) this.#waiting.delete(attempt);
+    await once(this.#changes, attempt, { signal }).catch(() => {});
   }
 
   #settle(attempt: string, found: Attempt): void {
@@ -146,11 +139,7 @@ export class Attempts {
     if (where) found.where = where;
     if (isSame || isFinal(found.state)) return;
     found.state = state;
-    this.#notify(attempt);
-  }
-
-  #notify(attempt: string): void {
-    for (const resolve of this.#waiting.get(attempt) ?? []) resolve();
+    this.#changes.emit(attempt);
   }
 }
 
