@@ -3,16 +3,16 @@
  * rebuilds if the sources changed; without Vite (`npm ci --omit=dev`) the server uses the existing build. A build goes to
  * a temporary folder that is then renamed, so that a crash or a concurrent start never leaves a partial build.
  */
-import { createHash, randomUUID } from 'node:crypto';
-import { existsSync, globSync, readFileSync } from 'node:fs';
+import { randomUUID } from 'node:crypto';
+import { existsSync } from 'node:fs';
 import { readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { brotliCompress, gzip, constants as zlib } from 'node:zlib';
+import { digestSources, readStamp, STAMP } from '../base/build-stamp.ts';
 
 const ROOT = join(import.meta.dirname, '../..');
 const OUT = join(ROOT, 'dist/dashboard');
-const STAMP = 'built-from';
 
 /** Smaller files fit into one network packet uncompressed. */
 const MIN_COMPRESSED_BYTES = 1_024;
@@ -22,8 +22,8 @@ const MAX_BEST_QUALITY_BYTES = 2 ** 20;
 
 /** Builds unless the existing build has the digest of the current sources. @returns whether it built */
 export async function buildDashboard(): Promise<boolean> {
-  const stamp = digestOfSources();
-  if (readStamp() === stamp) return false;
+  const stamp = digestSources('src/dashboard/**/*.*', 'src/dashboard/generated/**');
+  if (readStamp(OUT) === stamp) return false;
   const { build } = await import('vite');
   const outDir = `${OUT}-${randomUUID()}`;
   try {
@@ -68,22 +68,6 @@ async function replaceBuild(built: string): Promise<void> {
   await rm(old, { recursive: true, force: true });
 }
 
-function readStamp(): string | null {
-  const path = join(OUT, STAMP);
-  return existsSync(path) ? readFileSync(path, 'utf8') : null;
-}
-
-function digestOfSources(): string {
-  const digest = createHash('sha256');
-  const sources = globSync('src/dashboard/**/*.*', {
-    cwd: ROOT,
-    exclude: ['src/dashboard/generated/**'],
-  }).sort();
-  for (const path of ['package-lock.json', ...sources])
-    digest.update(`${path}\0`).update(readFileSync(join(ROOT, path)));
-  return digest.digest('hex');
-}
-
 async function compressAssets(folder: string): Promise<void> {
   for (const name of await readdir(folder)) {
     const path = join(folder, name);
@@ -101,7 +85,7 @@ if (process.argv[1] === import.meta.filename) {
     const begin = performance.now();
     if (await buildDashboard())
       console.log(`Built the dashboard in ${((performance.now() - begin) / 1000).toFixed(1)} s`);
-  } else if (readStamp() === null) {
+  } else if (readStamp(OUT) === null) {
     console.error(
       'The dashboard is not built and Vite is not installed. Run "npm ci" and "npm run build".',
     );

@@ -4,8 +4,9 @@
  */
 import { randomUUID } from 'node:crypto';
 import { existsSync } from 'node:fs';
-import { mkdir, rename, rm } from 'node:fs/promises';
+import { mkdir, rename, rm, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
+import { digestSources, readStamp, STAMP } from '../../base/build-stamp.ts';
 import { ConfigError } from '../../base/config/config.ts';
 
 const ROOT = join(import.meta.dirname, '../../..');
@@ -24,9 +25,13 @@ export async function requireAgentProgram(): Promise<string> {
   return PROGRAM;
 }
 
+/** Builds unless the existing build has the digest of the current sources. */
 export async function buildAgent(): Promise<void> {
+  const dir = dirname(PROGRAM);
+  const stamp = digestSources('src/**/*.ts', 'src/dashboard/**');
+  if (readStamp(dir) === stamp) return;
   const { build } = await import('vite');
-  const outDir = `${dirname(PROGRAM)}-${randomUUID()}`;
+  const outDir = `${dir}-${randomUUID()}`;
   try {
     await build({
       root: ROOT,
@@ -41,8 +46,11 @@ export async function buildAgent(): Promise<void> {
         rollupOptions: { output: { entryFileNames: 'agent.mjs' } },
       },
     });
-    await mkdir(dirname(PROGRAM), { recursive: true });
+    await writeFile(join(outDir, STAMP), stamp);
+    await mkdir(dir, { recursive: true });
+    // The stamp last, so that it never belongs to an older program.
     await rename(join(outDir, 'agent.mjs'), PROGRAM);
+    await rename(join(outDir, STAMP), join(dir, STAMP));
   } finally {
     await rm(outDir, { recursive: true, force: true });
   }
