@@ -41,6 +41,15 @@ describe('agent', () => {
     expect(lines.filter((line) => line !== 'Terminated')).toEqual(['up', 'ended']);
   });
 
+  test('a GPU that the cluster does not have is refused with a reason', async () => {
+    await using made = await loopbackRunner();
+    const spec = attemptSpec('true');
+    spec.hardware = { ...spec.hardware, gpu: 'T4' };
+    await expect(made.runner.prepare(spec, never)).rejects.toThrow(
+      'Loopback has no T4 here. The operator names its GPUs in LOAM_SLURM_GPUS.',
+    );
+  });
+
   test('artifacts that the agent had not sent when its node died are lost', async () => {
     await using made = await loopbackRunner();
     const { runner, engine } = made;

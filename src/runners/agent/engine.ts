@@ -65,7 +65,7 @@ export type ClusterEngine = AsyncDisposable & {
   /** Why the engine does not answer at the moment. */
   readonly unavailableReason?: string | undefined;
   /**
-   * Submits the agent of the attempt, unless it was submitted already.
+   * Submits the agent of the attempt, unless it was submitted already. The capacity has its GPU model, and allows its image.
    * @throws Unstartable when the engine refuses it for good, RunnerUnavailable while the engine does not answer
    */
   submit(submission: Submission): Promise<void>;

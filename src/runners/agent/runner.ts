@@ -126,14 +126,17 @@ class ClusterRunner implements AgentRunner {
     const { gpu, gpuCount, cpu, memoryGb, diskGb, region } = spec.hardware;
     const hardware = { gpu, gpuCount, cpu, memoryGb, diskGb, region };
     const { withImage = true, withoutImage = true, ...capacity } = this.#engine.capacity;
+    const { title, kind } = this.#engine;
+    if (gpu !== 'none' && !(gpu in capacity.gpus))
+      throw new Unstartable(
+        `${title} has no ${gpu} here. The operator names its GPUs in LOAM_${kind.toUpperCase()}_GPUS.`,
+      );
     if (image !== null && !withImage)
       throw new Unstartable(
-        `The container image "${image}" cannot be run: ${this.#engine.title} is not configured to run images here`,
+        `The container image "${image}" cannot be run: ${title} is not configured to run images here`,
       );
     if (image === null && !withoutImage)
-      throw new Unstartable(
-        `Jobs on ${this.#engine.title} need a container image, and this job names none`,
-      );
+      throw new Unstartable(`Jobs on ${title} need a container image, and this job names none`);
     const limits = computeLimits(hardware, capacity);
     const handle = { attempt: id, cpus: limits.cpus };
     // After a restart of the worker the attempt may wait in the queue of the engine, where it keeps its place.

@@ -124,12 +124,8 @@ class KubernetesEngine implements ClusterEngine {
   }
 
   async submit(submission: Submission): Promise<void> {
-    const { attempt, hardware } = submission;
+    const { attempt } = submission;
     const { namespace } = this.#api;
-    if (hardware.gpu !== 'none' && !(hardware.gpu in this.#options.config.gpus))
-      throw new Unstartable(
-        `The Kubernetes cluster has no ${hardware.gpu}. The operator names its GPUs in LOAM_KUBERNETES_GPUS.`,
-      );
     const sent = buildPod(submission, this.#podOptions);
     const pod = await this.#createPod(sent, attempt);
     const dropped = findDroppedField(sent, pod);

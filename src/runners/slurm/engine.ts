@@ -217,24 +217,16 @@ class SlurmEngine implements ClusterEngine {
   }
 
   /** @throws Unstartable, RunnerUnavailable */
-  #place({ image, hardware: { gpu, gpuCount }, job }: Submission): Placement {
-    const { images, gpus, maxCpus, maxMemoryGb } = this.#config;
+  #place({ hardware: { gpu, gpuCount }, job }: Submission): Placement {
+    const { gpus, maxCpus, maxMemoryGb } = this.#config;
     if (!this.#cluster) throw new RunnerUnavailable(this.unavailableReason);
     const { groups, maxMinutes } = this.#cluster.partition;
-    if (image !== null && images === undefined)
-      throw new Unstartable(
-        'Slurm runs no jobs with an image here. The operator can allow them with LOAM_SLURM_IMAGES.',
-      );
     const account = this.#users && accountOf(this.#users, job.namespace);
     if (this.#users && account === undefined)
       throw new Unstartable(
         `The namespace ${job.namespace} has no account in the Slurm cluster. Ask the operator to add it to the file of LOAM_SLURM_USERS.`,
       );
     const gres = Object.entries(gpus).find(([model]) => model === gpu)?.[1]?.gres;
-    if (gpu !== 'none' && gres === undefined)
-      throw new Unstartable(
-        `The Slurm cluster has no ${gpu}. The operator names its GPUs in LOAM_SLURM_GPUS.`,
-      );
     const [largest = groups[0]] = gres ? groups.filter((group) => hasGres(group.gres, gres)) : [];
     return {
       node: {
