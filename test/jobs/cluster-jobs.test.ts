@@ -164,7 +164,7 @@ test('a job that a cluster loses before its start is queued again, three times a
   }
   expect(await until(ada, 'ada', 'unlucky', 'FAILED')).toMatchObject({
     retryCount: 0,
-    progress: 'failed: the machine was lost 4 times',
+    progress: 'failed: its machine or its supervising process was lost 4 times',
   });
 });
 

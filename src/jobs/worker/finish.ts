@@ -308,7 +308,8 @@ export function endLostAttempt(
       const set = { lossCount };
       if (lossCount <= MAX_LOSSES)
         return { to: 'queued', phase: 'waiting for capacity: the machine was lost', set };
-      return { to: 'failed', phase: `failed: the machine was lost ${lossCount} times`, set };
+      const phase = `failed: its machine or its supervising process was lost ${lossCount} times`;
+      return { to: 'failed', phase, set };
     });
     // Needed even if the attempt no longer holds the job: followers of a cancelled job wait for this notification.
     await notifyReaders(tx, `job:${jobId}`);
