@@ -135,7 +135,6 @@ const REQUIREMENTS = {
       'test "$(id -u)" = 0 && command -v sbatch slurmctld slurmd munged && unshare --pid --fork --mount true',
     ],
     remedy: `${install('slurm-wlm munge')}, and run as root`,
-    isOptional: true,
   },
   ssh: { probe: ['ssh', '-V'], remedy: install('openssh-client') },
   strace: { probe: ['strace', '-o', '/dev/null', 'true'], remedy: install('strace') },
