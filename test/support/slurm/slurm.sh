@@ -10,7 +10,7 @@
 #
 # Settings (environment): PORTS (of slurmctld and of each node, separated by spaces), NODE=node (the nodes are node1, node2, …; clusters that run
 # at the same time need different names, because control groups are named by them), MIN_JOB_AGE=300 (seconds for which ended jobs stay known),
-# SLURMD_TIMEOUT=20 (seconds of silence until a node is down), KILL_WAIT=30 (seconds between TERM and KILL),
+# SLURMD_TIMEOUT=60 (seconds of silence until a node is down), KILL_WAIT=30 (seconds between TERM and KILL),
 # CPUS=2 and MEMORY=2000 (MB) of each node, which need not be those of this machine.
 # Run as root. It needs Debian's packages slurm-wlm and munge. It runs twice, after an unclean end, and without a terminal.
 # Everything listens on 127.0.0.1 or on sockets in DIR.
@@ -22,7 +22,7 @@ set -euo pipefail
 usage() { sed -n '2,16s/^# \{0,1\}//p' "$0"; exit 2; }
 [ $# -ge 2 ] || usage
 COMMAND=$1; mkdir -p "$2"; DIR=$(cd "$2" && pwd); ARG=${3:-}
-PORTS=(${PORTS:-16817 16818 16819}) NODE=${NODE:-node} MIN_JOB_AGE=${MIN_JOB_AGE:-300} SLURMD_TIMEOUT=${SLURMD_TIMEOUT:-20} KILL_WAIT=${KILL_WAIT:-30} CPUS=${CPUS:-2} MEMORY=${MEMORY:-2000}
+PORTS=(${PORTS:-16817 16818 16819}) NODE=${NODE:-node} MIN_JOB_AGE=${MIN_JOB_AGE:-300} SLURMD_TIMEOUT=${SLURMD_TIMEOUT:-60} KILL_WAIT=${KILL_WAIT:-30} CPUS=${CPUS:-2} MEMORY=${MEMORY:-2000}
 RUN=$DIR/run LOG=$DIR/log
 export SLURM_CONF=$DIR/etc/slurm.conf
 
@@ -116,6 +116,8 @@ KillWait=$KILL_WAIT
 MinJobAge=$MIN_JOB_AGE
 SlurmctldTimeout=60
 SlurmdTimeout=$SLURMD_TIMEOUT
+# a busy node answers late, and slurmctld repeats a message that failed only after a minute
+MessageTimeout=$((SLURMD_TIMEOUT > 10 ? SLURMD_TIMEOUT : 10))
 ReturnToService=2
 JobRequeue=0
 EnforcePartLimits=ANY
@@ -141,13 +143,13 @@ X
 
 start_slurmctld() {
   start slurmctld setpriv --reuid slurm --regid slurm --clear-groups slurmctld -D -i
-  wait_for 20 slurmctld sh -c 'scontrol ping | grep -q "is UP"'
+  wait_for 60 slurmctld sh -c 'scontrol ping | grep -q "is UP"'
 }
 start_node() { # NODE : in a UTS namespace too, for a host name of its own; its init is a shell, so that slurmd can die alone
   mkdir -p "$DIR/spool/$1"; rm -f "$DIR/spool/$1.ready"
   { cat /etc/hosts; echo "127.0.0.1 $(tr '\n' ' ' <"$DIR/nodes")"; } >"$DIR/etc/hosts"  # slurmd looks its own name up
   start "$1" unshare --uts bash -c 'mount --bind "$1" /etc/hosts; hostname "$0"; touch "$2"; while :; do sleep 100000 & wait $!; done' "$1" "$DIR/etc/hosts" "$DIR/spool/$1.ready"
-  wait_for 10 "$1" test -e "$DIR/spool/$1.ready"; start_slurmd "$1"
+  wait_for 60 "$1" test -e "$DIR/spool/$1.ready"; start_slurmd "$1"
 }
 init_of() { local pid _; read -r pid _ <"$RUN/$1.pid"; pid=$(cat "/proc/$pid/task/$pid/children"); echo "${pid%% *}"; }
 start_slurmd() {
@@ -164,10 +166,10 @@ up() {
   touch "$LOG/munged.log"; chown munge "$LOG/munged.log"
   start munged setpriv --reuid munge --regid munge --clear-groups munged --foreground --force --key-file="$DIR/etc/munge.key" \
     --socket="$RUN/munge/socket" --seed-file="$RUN/munge-state/seed" --pid-file="$RUN/munge-state/pid" --log-file="$LOG/munged.log"
-  wait_for 10 munge test -S "$RUN/munge/socket"
+  wait_for 60 munge test -S "$RUN/munge/socket"
   start_slurmctld
   for node in $(cat "$DIR/nodes"); do start_node "$node"; done
-  wait_for 30 "idle nodes" sh -c "[ \$(sinfo -h -N -o %T | grep -c '^idle\$') = $((${#PORTS[@]} - 1)) ]"
+  wait_for 60 "idle nodes" sh -c "[ \$(sinfo -h -N -o %T | grep -c '^idle\$') = $((${#PORTS[@]} - 1)) ]"
   echo "$SLURM_CONF"
 }
 

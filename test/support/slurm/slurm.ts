@@ -43,7 +43,7 @@ type Settings = {
 export async function openSlurmCluster(settings: Settings = {}): Promise<SlurmCluster> {
   const {
     minJobAge = 300,
-    slurmdTimeout = 20,
+    slurmdTimeout = 60,
     killWait = 5,
     nodes = 2,
     cpus = 2,
@@ -73,6 +73,8 @@ export async function openSlurmCluster(settings: Settings = {}): Promise<SlurmCl
   await mkdir(shared);
   const users = join(dir, 'users');
   await writeFile(users, '* nobody\n');
+  const command = async (program: string, ...args: string[]) =>
+    (await run(program, args, { env: { ...process.env, SLURM_CONF: conf } })).stdout;
   const owned = cleanup.move();
   return {
     config: slurmOptions.parse({
@@ -92,13 +94,14 @@ export async function openSlurmCluster(settings: Settings = {}): Promise<SlurmCl
     start: async (name) => void (await script('start', dir, name)),
     async saved() {
       const now = Date.now();
+      // Only a change is written, and the latest one may have been. This job never starts.
+      await command('sbatch', '--hold', '--job-name=change', '--wrap=true');
       await eventually(async () =>
         expect((await stat(join(dir, 'state/job_state'))).mtimeMs).toBeGreaterThan(now),
       );
     },
     pid: async (name) => Number(await script('pid', dir, name)),
-    command: async (program, ...args) =>
-      (await run(program, args, { env: { ...process.env, SLURM_CONF: conf } })).stdout,
+    command,
     [Symbol.asyncDispose]: () => owned.disposeAsync(),
   };
 }
