@@ -10,6 +10,7 @@ const LONGEST = [
   'slow/browser/everywhere',
   'slow/kills/chaos',
   'slow/clusters/chaos',
+  'slow/clusters/slurm-engine',
   'slow/process/start',
   'slow/process/restart',
   'slow/servers/many-servers',
