@@ -81,7 +81,6 @@ const REQUIREMENTS = {
       `test "$(id -u)" = 0 && test -d /sys/fs/cgroup/memory && test -e "${KUBE_CACHE}/bin/.complete" && command -v ip iptables openssl busybox`,
     ],
     remedy: 'run test/support/kube/kube.sh build (6 minutes), as root with control groups v1',
-    isOptional: true,
   },
   libgit2: {
     probe: ['/usr/bin/python3', '-c', 'import pygit2'],
