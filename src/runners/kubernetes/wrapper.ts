@@ -31,7 +31,7 @@ export const SHARED_DIR = '/.loam';
 /** The shell gives up after this time without a FIFO or the file `start`. */
 const MAX_WAIT_S = 3_600;
 /** The number of polls after which the pauses are longer. */
-const QUICK_POLLS = 400;
+const QUICK_POLLS = 160;
 const USAGE_INTERVAL_S = 5;
 
 /**
@@ -42,7 +42,7 @@ const USAGE_INTERVAL_S = 5;
 export function buildWrapper(dir: string = SHARED_DIR): string {
   return `set -- "$PATH"
 PATH=${DEFAULT_PATH}:$PATH
-n=0 begin=0 now=0 pause=0.02
+n=0 begin=0 now=0 pause=0.05
 read -r begin now </proc/uptime
 await() {
   until [ -e "$1" ]; do
