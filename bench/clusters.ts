@@ -1,32 +1,39 @@
 /**
- * `npm run bench:clusters [slurm|kubernetes] [pairs] [lines]`: jobs on a real cluster of two nodes on this machine, started by
- * `test/support/slurm` and `test/support/kube`, against the cluster's own client:
+ * `npm run bench:clusters [slurm|kubernetes|pending] [pairs] [lines] [pods]`: jobs on a real cluster of two nodes on this machine,
+ * started by `test/support/slurm` and `test/support/kube`, against the cluster's own client:
  *
  * - From creating a job until its first line is here, against `sbatch` and a follower of its output file, or `kubectl create` and
  *   `kubectl logs -f` of a pod with the same image. Both sides alternate, and the first runs do not count.
  * - Jobs a second with 16 in flight, against as many loops of `sbatch --wait`, or of `kubectl create`, `wait` and `delete`.
  * - On Kubernetes, a job that prints many lines, against `kubectl logs -f` of the same output, of which the kubelet rotates the
  *   log: the seconds of both, and the lines that are missing.
+ *
+ * `pending`: thousands of pods that wait in Kubernetes for a node and are then cancelled: memory of the server, and requests to the
+ * API server.
  */
 import { execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { watch } from 'node:fs';
+import { watch as watchFile } from 'node:fs';
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { setTimeout as delay } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import pg from 'pg';
-import { openKubeCluster } from '../test/support/kube/kube.ts';
+import { type KubeCluster, openKubeCluster } from '../test/support/kube/kube.ts';
 import { KUBE_CACHE } from '../test/support/needs.ts';
 import { openSlurmCluster } from '../test/support/slurm/slurm.ts';
-import { createJob, firstLine, type JobSource } from './jobs.ts';
+import { cancelJob, createJob, firstLine, type JobSource } from './jobs.ts';
+import { watch } from './process.ts';
 import { type Bench, median, openBench, time } from './repository.ts';
 
 const run = promisify(execFile);
-const ENGINES = ['slurm', 'kubernetes'].filter((name) => (process.argv[2] ?? name) === name);
+const ENGINES = ['slurm', 'kubernetes', 'pending'].filter(
+  (name) => (process.argv[2] ?? name) === name,
+);
 const PAIRS = Number(process.argv[3] ?? 10);
 const LINES = Number(process.argv[4] ?? 1_000_000);
+const PODS = Number(process.argv[5] ?? 5_000);
 const WARM_UP = 3;
 const IN_FLIGHT = 16;
 /** Jobs of a throughput run, and runs of each side in turn. */
@@ -50,6 +57,7 @@ const nextName = () => `bench-${names++}`;
 
 if (ENGINES.includes('slurm')) await measureSlurm();
 if (ENGINES.includes('kubernetes')) await measureKubernetes();
+if (ENGINES.includes('pending')) await measurePending();
 
 async function measureSlurm(): Promise<void> {
   await using cluster = await openSlurmCluster();
@@ -85,7 +93,7 @@ async function measureSlurm(): Promise<void> {
         await run('chown', ['nobody', file]);
         const ended = sbatch([...common, `--output=${file}`, '--wait'], COMMAND);
         ended.catch(() => {});
-        const watcher = watch(file);
+        const watcher = watchFile(file);
         while (!(await readFile(file, 'utf8')).includes('\n')) await once(watcher, 'change');
         watcher.close();
         return { ended };
@@ -97,20 +105,8 @@ async function measureSlurm(): Promise<void> {
 
 async function measureKubernetes(): Promise<void> {
   await using cluster = await openKubeCluster();
-  const { kubeconfig = '', namespace = 'loam-jobs', defaultImage, agentImage } = cluster.config;
-  await using bench = await openBench({
-    LOAM_RUNNER: 'kubernetes',
-    KUBECONFIG: kubeconfig,
-    LOAM_KUBERNETES_NAMESPACE: namespace,
-    LOAM_KUBERNETES_DEFAULT_IMAGE: defaultImage,
-    LOAM_KUBERNETES_AGENT_IMAGE: agentImage,
-    LOAM_KUBERNETES_MAX_CPUS: String(cluster.config.maxCpus),
-    LOAM_KUBERNETES_MAX_MEMORY_GB: String(cluster.config.maxMemoryGb),
-    LOAM_KUBERNETES_MAX_JOBS: String(IN_FLIGHT),
-    HOST: '0.0.0.0',
-    LOAM_AGENT_URL: `http://${cluster.hostAddress}:3000`,
-    PORT: '3000',
-  });
+  const { namespace = 'loam-jobs', defaultImage } = cluster.config;
+  await using bench = await openBench(environmentOf(cluster, IN_FLIGHT));
   await createRepository(bench);
   const kubectl = join(KUBE_CACHE, 'bin/kubectl');
   /** Creates a pod like that of a job. @returns its name */
@@ -171,11 +167,9 @@ async function measureKubernetes(): Promise<void> {
     await createJob(bench.server.base, { ...SMALL, image: defaultImage, name, command });
     await (await firstLine(bench.server.base, name)).ended;
   });
-  const [stored] = await query(
-    bench,
-    'select log_lines::int as lines from jobs where name = $1',
-    name,
-  );
+  const client = await connect(bench);
+  const { rows } = await client.query('select log_lines from jobs where name = $1', [name]);
+  await client.end();
   let received = 1;
   const theirs = await time(async () => {
     const pod = await create(command);
@@ -191,9 +185,74 @@ async function measureKubernetes(): Promise<void> {
     await remove(pod);
   });
   console.log(
-    `Kubernetes, ${LINES} lines: Loam ${(ours / 1_000).toFixed(1)} s, ${LINES - (stored?.lines ?? 0)} lines missing; ` +
+    `Kubernetes, ${LINES} lines: Loam ${(ours / 1_000).toFixed(1)} s, ${LINES - Number(rows[0].log_lines)} lines missing; ` +
       `kubectl logs -f ${(theirs / 1_000).toFixed(1)} s, ${LINES - received} lines missing`,
   );
+}
+
+function environmentOf({ config, hostAddress }: KubeCluster, maxJobs: number) {
+  const { kubeconfig = '', namespace = 'loam-jobs', defaultImage, agentImage } = config;
+  return {
+    LOAM_RUNNER: 'kubernetes',
+    KUBECONFIG: kubeconfig,
+    LOAM_KUBERNETES_NAMESPACE: namespace,
+    LOAM_KUBERNETES_DEFAULT_IMAGE: defaultImage,
+    LOAM_KUBERNETES_AGENT_IMAGE: agentImage,
+    LOAM_KUBERNETES_MAX_CPUS: String(config.maxCpus),
+    LOAM_KUBERNETES_MAX_MEMORY_GB: String(config.maxMemoryGb),
+    LOAM_KUBERNETES_MAX_JOBS: String(maxJobs),
+    HOST: '0.0.0.0',
+    LOAM_AGENT_URL: `http://${hostAddress}:3000`,
+    PORT: '3000',
+  };
+}
+
+async function measurePending(): Promise<void> {
+  await using cluster = await openKubeCluster({ nodes: 1 });
+  await using bench = await openBench({
+    ...environmentOf(cluster, PODS),
+    // No node has this label.
+    LOAM_KUBERNETES_NODE_SELECTOR: 'loam.test/pool=none',
+  });
+  const { server } = bench;
+  const image = cluster.config.defaultImage;
+  const names = Array.from({ length: PODS }, nextName);
+  const sentBefore = await countRequests(cluster);
+  const pending = await watch(server.child.pid ?? 0, async () => {
+    for (const name of names)
+      await createJob(server.base, { ...SMALL, image, name, command: 'true' });
+    await untilCount(bench, "progress like 'waiting for Kubernetes: no node fits%'", PODS);
+  });
+  const sentPending = await countRequests(cluster);
+  const cancelled = await watch(server.child.pid ?? 0, async () => {
+    for (const name of names) await cancelJob(server.base, name);
+    await untilCount(bench, "status = 'cancelled'", PODS);
+    while ((await cluster.kubectl('get', 'pods', '-o', 'name')) !== '') await delay(500);
+  });
+  const sent = await countRequests(cluster);
+  const megabytes = (bytes: number) => (bytes / 2 ** 20).toFixed(0);
+  const perJob = (count: number) => (count / PODS).toFixed(2);
+  console.log(
+    `Kubernetes, ${PODS} pods pending: resident memory ${megabytes(pending.before)} MB, at most ${megabytes(pending.peak)} MB; ` +
+      `${pending.seconds.toFixed(0)} s, ${perJob(sentPending - sentBefore)} API requests a job. ` +
+      `Cancelled: at most ${megabytes(cancelled.peak)} MB; ${cancelled.seconds.toFixed(0)} s; ${perJob(sent - sentBefore)} API requests a job in all`,
+  );
+}
+
+/** Requests that only Loam sends here: the garbage collector of Kubernetes gets pods, and deletes Secrets. */
+const OWN_REQUESTS = ['POST pods', 'DELETE pods', 'LIST pods', 'POST secrets', 'LIST events'];
+
+async function countRequests(cluster: KubeCluster): Promise<number> {
+  const metrics = await cluster.admin('get', '--raw', '/metrics');
+  let count = 0;
+  for (const [, labels = '', value] of metrics.matchAll(
+    /^apiserver_request_total\{(.*)\} (\S+)$/gm,
+  )) {
+    const label = (name: string) => new RegExp(`\\b${name}="([^"]*)"`).exec(labels)?.[1];
+    const isOwn = OWN_REQUESTS.includes(`${label('verb')} ${label('resource')}`);
+    if (isOwn && label('subresource') === '') count += Number(value);
+  }
+  return count;
 }
 
 async function createRepository(bench: Bench): Promise<void> {
@@ -240,25 +299,29 @@ async function runJobs(bench: Bench, source: JobSource): Promise<void> {
   const own = Array.from({ length: JOBS }, nextName);
   for (const name of own)
     await createJob(bench.server.base, { ...SMALL, ...source, name, command: 'true' });
-  for (;;) {
-    const [open] = await query(
-      bench,
-      'select count(*)::int as jobs from jobs where completed_at is null',
-    );
-    if (open?.jobs === 0) return;
-    await delay(50);
+  await untilCount(bench, 'completed_at is null', 0);
+}
+
+/** Waits, over one connection, until this many jobs meet the condition: connections would take a tenth of the CPU of the jobs. */
+async function untilCount(bench: Bench, condition: string, count: number): Promise<void> {
+  const client = await connect(bench);
+  const sql = `select count(*)::int as jobs from jobs where ${condition}`;
+  try {
+    while ((await client.query(sql)).rows[0].jobs !== count) await delay(50);
+  } finally {
+    await client.end();
   }
 }
 
-/** Reads the database, because a request to the server would add to its load. */
-async function query({ folder }: Bench, sql: string, ...values: string[]) {
+/** Connects to the database, because requests to the server would add to its load. */
+async function connect({ folder }: Bench): Promise<pg.Client> {
   const client = new pg.Client({
     host: join(folder, 'data/postgres/run'),
     user: 'loam',
     database: 'loam',
   });
   await client.connect();
-  return (await client.query(sql, values).finally(() => client.end())).rows;
+  return client;
 }
 
 async function loops(peer: Peer): Promise<void> {

@@ -19,12 +19,20 @@ export async function createJob(
   base: string,
   job: JobSource & { name: string; command: string; [field: string]: unknown },
 ): Promise<void> {
-  const sent = request(`${base}/auth/v1/seed/admin/jobs`, { method: 'POST', headers, agent });
-  sent.end(JSON.stringify({ gpu: 'none', ...job }));
+  await post(`${base}/auth/v1/seed/admin/jobs`, { gpu: 'none', ...job });
+}
+
+export async function cancelJob(base: string, name: string): Promise<void> {
+  await post(`${base}/auth/v1/seed/admin/jobs/${name}/cancel`, {});
+}
+
+async function post(url: string, body: object): Promise<void> {
+  const sent = request(url, { method: 'POST', headers, agent });
+  sent.end(JSON.stringify(body));
   const [response] = (await once(sent, 'response')) as [IncomingMessage];
   const answer = await textOf(response);
-  if (response.statusCode !== 201)
-    throw new Error(`${job.name} was not created: ${response.statusCode} ${answer}`);
+  if ((response.statusCode ?? 500) >= 300)
+    throw new Error(`${url} was answered ${response.statusCode} ${answer}`);
 }
 
 /** Times in milliseconds, by the clock of this machine. `ended` settles when the log ends. */
