@@ -25,7 +25,11 @@ const print = (count: number, pause?: number) =>
   if [ $((i % 3)) = 0 ]; then echo "$JOB_NAME $JOB_ATTEMPT e $i" >&2; else echo "$JOB_NAME $JOB_ATTEMPT o $i"; fi
   ${pause ? `sleep ${pause}` : ':'}; done`;
 
+/** So long that some run on each node whenever it is killed. */
+const LONG: Kind = { name: 'long', body: print(40, 0.5), lines: 40, end: SUCCEEDED };
+
 export const KINDS: readonly Kind[] = [
+  LONG,
   {
     name: 'steady',
     body: `${print(40, 0.1)}; mkdir -p out; echo $JOB_NAME > out/name`,
@@ -38,6 +42,7 @@ export const KINDS: readonly Kind[] = [
     ...{ lines: 9, end: CANCELLED, cancelled: 'running' },
   },
   { name: 'failing', body: print(15, 0.2), lines: 15, end: { status: 'failed', exit_code: 37 } },
+  LONG,
   { name: 'silent', body: `sleep 8; ${print(3)}`, lines: 3, end: SUCCEEDED },
   {
     name: 'daemons',
