@@ -155,6 +155,19 @@ test('a restarted node has lost its pods', () => {
   });
 });
 
+test('an end without a reason is made up by the kubelet of a deleted pod, so the attempt is lost', () => {
+  const madeUp = pod('deleting');
+  for (const status of madeUp.status?.containerStatuses ?? []) {
+    // As it is in JSON.
+    const terminated = { exitCode: 0, startedAt: null, finishedAt: null } as never;
+    status.state = { terminated };
+  }
+  expect(follow(pod('creating'), madeUp).state('att')).toMatchObject({
+    kind: 'ended',
+    end: { exitCode: null, isLoss: true, reason: 'The pod was deleted.' },
+  });
+});
+
 test('a pod that someone deletes is lost when its containers have ended', () => {
   expect(stateOf('running', 'deleting')).toEqual({ kind: 'running' });
   const attempts = follow(pod('running'), pod('deleting'));

@@ -123,8 +123,7 @@ function findCommandEnd(pod: PodView): EngineEnd | undefined {
   if (!ended) return undefined;
   const details = describeReason(status);
   const exitCode = ended.exitCode;
-  // The node was restarted with its disk: the kubelet does not know the exit code, and makes one up.
-  const isUnknown = isUnknownReason(ended.reason);
+  const isUnknown = isMadeUp(ended.reason);
   const deletedAt = deletionOf(metadata);
   const wasDeleted =
     deletedAt !== undefined && (toTime(ended.finishedAt) ?? deletedAt) >= floorToSecond(deletedAt);
@@ -146,8 +145,12 @@ function findCommandEnd(pod: PodView): EngineEnd | undefined {
   };
 }
 
-function isUnknownReason(reason: string | undefined): boolean {
-  return reason === 'Unknown' || reason === 'ContainerStatusUnknown';
+/**
+ * Whether the kubelet does not know the exit code, and has made one up: the node was restarted with its disk, or, without a
+ * reason, the pod was deleted while the kubelet knew no container of it. Runtimes give each end a reason.
+ */
+function isMadeUp(reason: string | undefined): boolean {
+  return !reason || reason === 'Unknown' || reason === 'ContainerStatusUnknown';
 }
 
 /** Reasons of a pod that Kubernetes or its node ended. The deadline is Loam's own limit. */
@@ -177,8 +180,9 @@ function deletionOf(metadata: V1Pod['metadata']): number | undefined {
     : dueAt - (metadata?.deletionGracePeriodSeconds ?? 0) * 1000;
 }
 
-function toTime(time: Date | string | undefined): number | undefined {
-  return time === undefined ? undefined : new Date(time).getTime();
+/** @param time null in an end that the kubelet has made up */
+function toTime(time: Date | string | null | undefined): number | undefined {
+  return time ? new Date(time).getTime() : undefined;
 }
 
 /** Times in a status have whole seconds. */
