@@ -47,8 +47,10 @@ const TRASH_DIR = '.trash';
 const LAST_REQUESTS_MS = 5_000;
 /** An attempt that has not begun and that the engine does not know for this long is lost. */
 const UNKNOWN_MS = 60_000;
-/** Longest wait for a change of the engine or the agent. */
+/** Longest wait for a change of the engine or the agent, and for one of an attempt that waits in the engine. */
 const POLL_MS = 1_000;
+const WAITING_POLL_MS = 10_000;
+const OVER = new Error('the wait for a change is over');
 /** The file that `submit` needs again after a restart, beside the spec. */
 const SUBMISSION = 'submission.json';
 
@@ -230,7 +232,8 @@ class ClusterRunner implements AgentRunner {
         const node = this.#engine.describe(id)?.node;
         report(`starting on ${node ?? this.#engine.title}`);
       }
-      await this.#nextChange(id, session, signal);
+      const pollMs = state.kind === 'waiting' ? WAITING_POLL_MS : POLL_MS;
+      await this.#nextChange(id, session, signal, pollMs);
     }
     return await session.withdraw();
   }
@@ -463,15 +466,28 @@ class ClusterRunner implements AgentRunner {
   }
 
   /** Settles at the next change of the engine or the agent, or after a while. */
-  async #nextChange(id: string, session: AgentSession, signal: AbortSignal): Promise<void> {
+  async #nextChange(
+    id: string,
+    session: AgentSession,
+    signal: AbortSignal,
+    pollMs = POLL_MS,
+  ): Promise<void> {
+    // Thousands of attempts may wait here. `AbortSignal.any` and the default reason of `abort` would take most of the CPU.
     const over = new AbortController();
-    const either = AbortSignal.any([signal, over.signal]);
-    await Promise.race([
-      this.#engine.nextChange(id, either),
-      session.nextChange(either),
-      delay(POLL_MS, undefined, { signal: either }),
-    ]).catch(() => {});
-    over.abort();
+    const end = () => over.abort(OVER);
+    const timer = setTimeout(end, pollMs);
+    signal.addEventListener('abort', end, { once: true });
+    if (signal.aborted) end();
+    try {
+      await Promise.race([
+        this.#engine.nextChange(id, over.signal),
+        session.nextChange(over.signal),
+      ]);
+    } finally {
+      clearTimeout(timer);
+      signal.removeEventListener('abort', end);
+      end();
+    }
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
