@@ -2,10 +2,12 @@
  * Builds the agent into one file, `dist/agent/agent.mjs`, that nodes of a cluster load from the worker. `npm run build` makes
  * it together with the dashboard. It runs on Node 22 and later.
  */
+import { execFile } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import { mkdir, rename, rm, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
+import { promisify } from 'node:util';
 import { digestSources, readStamp, STAMP } from '../../base/build-stamp.ts';
 import { ConfigError } from '../../base/config/config.ts';
 
@@ -15,7 +17,8 @@ export const PROGRAM = join(ROOT, 'dist/agent/agent.mjs');
 /** @throws ConfigError when there is no build, and Vite is not installed */
 export async function requireAgentProgram(): Promise<string> {
   try {
-    await buildAgent();
+    // In a process of its own, because Vite would leave 100 MB in the memory of the server.
+    await promisify(execFile)(process.execPath, [import.meta.filename]);
   } catch (error) {
     if (!existsSync(PROGRAM))
       throw new ConfigError(
