@@ -43,6 +43,9 @@ const COMMAND = 'echo first line';
 /** All jobs are as small as the API accepts, so that the nodes have room for those in flight. */
 const SMALL = { cpu: 2, memory_gb: 1, disk_gb: 1 };
 
+/** Requests that only Loam sends while pods wait: the garbage collector of Kubernetes gets pods, and deletes Secrets. */
+const OWN_REQUESTS = ['POST pods', 'DELETE pods', 'LIST pods', 'POST secrets', 'LIST events'];
+
 /** One side of a comparison. */
 type Peer = {
   name: string;
@@ -238,9 +241,6 @@ async function measurePending(): Promise<void> {
       `Cancelled: at most ${megabytes(cancelled.peak)} MB; ${cancelled.seconds.toFixed(0)} s; ${perJob(sent - sentBefore)} API requests a job in all`,
   );
 }
-
-/** Requests that only Loam sends here: the garbage collector of Kubernetes gets pods, and deletes Secrets. */
-const OWN_REQUESTS = ['POST pods', 'DELETE pods', 'LIST pods', 'POST secrets', 'LIST events'];
 
 async function countRequests(cluster: KubeCluster): Promise<number> {
   const metrics = await cluster.admin('get', '--raw', '/metrics');

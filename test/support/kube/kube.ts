@@ -12,6 +12,9 @@ const SCRIPT = join(import.meta.dirname, 'kube.sh');
 /** The nodes have the CPUs of this machine, and tests run several jobs at once. The last node has two pretended GPUs. */
 const LIMITS = { maxCpus: 0.2, maxMemoryGb: 0.25 };
 
+/** The metrics of the API server have more than a megabyte. */
+const MAX_OUTPUT = 64 * 2 ** 20;
+
 export type KubeCluster = AsyncDisposable & {
   /** Options for an engine that has only the documented permissions. */
   config: KubernetesConfig;
@@ -56,7 +59,8 @@ export async function openKubeCluster({ nodes = 2, nodeGrace = 10 } = {}): Promi
   const owned = cleanup.move();
   const kubectl = join(KUBE_CACHE, 'bin/kubectl');
   const admin = async (...args: string[]) =>
-    (await run(kubectl, ['--kubeconfig', settings.KUBECONFIG, ...args])).stdout;
+    (await run(kubectl, ['--kubeconfig', settings.KUBECONFIG, ...args], { maxBuffer: MAX_OUTPUT }))
+      .stdout;
   const server = new URL(
     await admin('config', 'view', '-o', 'jsonpath={.clusters[0].cluster.server}'),
   );
