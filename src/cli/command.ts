@@ -1,0 +1,6 @@
+/** What each file in `commands/` builds on: the program, and its options. */
+import type { Command } from '@commander-js/extra-typings';
+import type { GlobalOptions } from './connection.ts';
+
+/** The root command. Each file in `commands/` adds a group of commands to it. */
+export type Program = Command<[], GlobalOptions>;
