@@ -7,6 +7,7 @@ import type pg from 'pg';
 import { deleteExpiredResponses } from './api/http/idempotency.ts';
 import type { Config } from './base/config/config.ts';
 import type { Logger } from './base/log.ts';
+import type { Cluster } from './cluster/cluster.ts';
 import { removeDeadServers } from './cluster/members.ts';
 import type { Git } from './git/git.ts';
 import { removeOldEntries } from './identity/audit.ts';
@@ -22,11 +23,13 @@ import { removeOldEvents } from './platform/events/outbox.ts';
 import type { Storage } from './platform/storage/storage.ts';
 import { sweepLargeFiles } from './repositories/lfs/store/sweep.ts';
 import { removeAbandoned } from './repositories/recovery.ts';
+import { removeUnusedSnapshots } from './repositories/snapshots.ts';
 import { removeDeletedWebhooks, removeOldDeliveries } from './webhooks/retention.ts';
 
 type Deps = {
   pool: pg.Pool;
   git: Git;
+  cluster: Cluster;
   db: Db;
   storage: Storage;
   log: Logger;
@@ -45,6 +48,7 @@ export function maintenanceTasks(services: Deps): Record<string, MaintenanceTask
     'remove dead workers': () => removeDeadWorkers(services),
     'remove dead servers': () => removeDeadServers(services),
     'remove abandoned repository folders': () => removeAbandoned(services),
+    'remove unused snapshots': () => removeUnusedSnapshots(services),
     'remove unfinished uploads': async () => {
       await storage.removeAbandoned();
       return false;

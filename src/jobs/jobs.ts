@@ -22,7 +22,7 @@ import type { Db } from '../platform/database/client.ts';
 import { inTransaction, violatesReference, violatesUnique } from '../platform/database/client.ts';
 import { notifyReaders } from '../platform/events/outbox.ts';
 import type { Storage } from '../platform/storage/storage.ts';
-import { type CommitSource, resolveBranch } from '../repositories/repositories.ts';
+import { type CommitSource, resolveBranch, resolveSnapshot } from '../repositories/repositories.ts';
 import type { Outcome } from '../runners/runner.ts';
 import { detachArtifacts, removeMarked } from './artifacts/kept.ts';
 import { writeNewJob } from './insert.ts';
@@ -59,7 +59,7 @@ export type AccessRow = Row<typeof accessColumns>;
 
 /**
  * @returns the job, and `env`, whose values are never shown again
- * @throws AppError 400, 401, 403 (permission or quota), 404 (namespace, repository, branch), 409, 422
+ * @throws AppError 400, 401, 403 (permission or quota), 404 (namespace, repository, branch, snapshot), 409, 422
  */
 export async function createJob<S extends Select>(
   services: {
@@ -80,7 +80,13 @@ export async function createJob<S extends Select>(
   demand(viewer, 'job.create', anyTargetIn(viewer, namespace.id));
   const request = checkRequest(input);
   const { repo, branch } = request;
-  const source = repo === null ? null : await resolveBranch(services, viewer, { repo, branch });
+  const { snapshot } = input;
+  const source =
+    repo === null
+      ? null
+      : snapshot == null
+        ? await resolveBranch(services, viewer, { repo, branch })
+        : await resolveSnapshot(services, viewer, { repo, snapshot });
   const job = await insertJob(services, viewer, { namespace, request, source }, select);
   return { job, env: input.env ?? [] };
 }
@@ -120,6 +126,7 @@ export async function insertJob<S extends Select>(
     repo: source?.repo ?? null,
     branch: source?.branch ?? null,
     commitSha: source?.commitSha ?? null,
+    snapshotId: source?.snapshotId ?? null,
     env,
     secrets: sealed,
     costPerHour: costPerHour(settings).toFixed(),

@@ -5,6 +5,7 @@ import { invalid } from '../base/errors.ts';
 import { checkHardware, GPU_MODELS, GPUS, type Gpu, HARDWARE_DEFAULTS } from '../base/hardware.ts';
 import { parseImageReference } from '../base/image-reference.ts';
 import { demandAccount, type Viewer } from '../identity/permissions.ts';
+import { isSnapshotId } from '../repositories/repositories.ts';
 import { checkLabels, type Label } from './labels.ts';
 import { readLiveMachines } from './worker-capacity.ts';
 
@@ -18,6 +19,7 @@ export type CreateInput = {
   repo?: string | null;
   image?: string | null;
   branch?: string | null;
+  snapshot?: string | null;
   gpu: string;
   gpuCount?: number | null;
   cpu?: number | null;
@@ -54,7 +56,7 @@ export const REQUEST_RULES = {
 
 /** Validates a request and adds the defaults. @throws AppError 400, 422 */
 export function checkRequest(input: CreateInput) {
-  const { name, command, repo, image, branch, outputPath } = input;
+  const { name, command, repo, image, branch, snapshot, outputPath } = input;
   checkJobName('name', name);
   checkText('command', command, REQUEST_RULES.commandBytes);
   if (!command.trim()) throw invalid('command', 'must not be empty');
@@ -72,6 +74,12 @@ export function checkRequest(input: CreateInput) {
     checkText('branch', branch, REQUEST_RULES.branchBytes);
     if (repo == null) throw invalid('branch', 'can only be given with repo');
     if (!branch) throw invalid('branch', 'must not be empty');
+  }
+  if (snapshot != null) {
+    if (!isSnapshotId(snapshot))
+      throw invalid('snapshot', 'must be 32 lowercase hexadecimal digits');
+    if (repo == null) throw invalid('snapshot', 'can only be given with repo');
+    if (branch != null) throw invalid('snapshot', 'cannot be given with branch');
   }
   if (outputPath != null) checkOutputPath(outputPath);
 

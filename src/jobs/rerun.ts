@@ -59,6 +59,7 @@ const settingsColumns = {
   repositoryId: true,
   branch: true,
   commitSha: true,
+  snapshotId: true,
   image: true,
   gpu: true,
   gpuCount: true,
@@ -144,20 +145,21 @@ function demandSecretReuse(
 async function resolveSource(
   services: Deps,
   viewer: Viewer,
-  { repo, repositoryId, branch, commitSha }: Settings,
+  { repo, repositoryId, branch, commitSha, snapshotId }: Settings,
   newest: boolean,
 ): Promise<CommitSource | null> {
-  if (repo === null || branch === null || commitSha === null) {
-    if (newest) throw invalid('newestCommit', 'the job has no repository');
-    return null;
-  }
+  if (newest && branch === null)
+    throw invalid('newestCommit', `the job has no ${repo === null ? 'repository' : 'branch'}`);
+  if (repo === null || commitSha === null) return null;
   if (repositoryId === null) throw notFound('Repository');
   const { fullName, isThere } = await findCommitSource(services, viewer, {
     repositoryId,
     commitSha,
   });
   if (newest) return resolveBranch(services, viewer, { repo: fullName, branch });
-  if (isThere) return { repositoryId, repo: fullName, branch, commitSha };
+  if (isThere) return { repositoryId, repo: fullName, branch, commitSha, snapshotId };
+  if (branch === null)
+    throw new AppError('conflict', 'The snapshot of the job is no longer in the repository');
   throw new AppError(
     'conflict',
     `newestCommit: the commit ${commitSha} is no longer in the repository; set newestCommit to run the tip of ${branch}`,

@@ -17,9 +17,11 @@ import type { DiskSpace } from '../platform/storage/disk-space.ts';
 import { defineFolderTask, type RepositoryReadDeps } from './folder.ts';
 import { isRepositoryName, nameKey } from './names.ts';
 import { repositoryRows } from './rows.ts';
+import { findSnapshotCommit } from './snapshots.ts';
 import { visibleTo } from './visibility.ts';
 
 export type { RepositoryEventData } from './payload.ts';
+export { isSnapshotId } from './snapshots.ts';
 
 export type Select = Prisma.RepositorySelect;
 export type Row<S extends Select> = Prisma.RepositoryGetPayload<{ select: S }>;
@@ -189,8 +191,11 @@ export type CommitSource = {
   repositoryId: string;
   /** The current `namespace/name`. */
   repo: string;
-  branch: string;
+  /** Null for a snapshot. */
+  branch: string | null;
   commitSha: string;
+  /** The snapshot whose commit this is; null for the tip of a branch. */
+  snapshotId: string | null;
 };
 
 /**
@@ -209,6 +214,28 @@ export async function resolveBranch(
     repositoryId: row.id,
     repo: fullName(row),
     ...(await resolveFirstBranch(services, row.id, branches)),
+    snapshotId: null,
+  };
+}
+
+/**
+ * Resolves a snapshot of `namespace/name` to its commit.
+ * @throws AppError 400, 401, 404 for the repository or the snapshot
+ */
+export async function resolveSnapshot(
+  services: RepositoryReadDeps,
+  viewer: Viewer,
+  { repo, snapshot }: { repo: string; snapshot: string },
+): Promise<CommitSource> {
+  const row = await getRepository(services, viewer, parseFullName('repo', repo), nameColumns);
+  const commitSha = await findSnapshotCommit(services, row.id, snapshot);
+  if (commitSha === null) throw notFound('Snapshot');
+  return {
+    repositoryId: row.id,
+    repo: fullName(row),
+    branch: null,
+    commitSha,
+    snapshotId: snapshot,
   };
 }
 

@@ -14,6 +14,8 @@ export type RefKind = 'branch' | 'tag';
 
 /** Prefix of full ref names. */
 export const REF_PREFIX: Record<RefKind, string> = { branch: 'refs/heads/', tag: 'refs/tags/' };
+/** Prefix of refs that are neither listed nor fetched: only the server's features use them. */
+export const HIDDEN_PREFIX = 'refs/loam/';
 const MAX_OUTPUT_BYTES = 64 * 2 ** 20;
 
 /**

@@ -34,6 +34,16 @@ export async function branchTip(
   return at?.commit ?? null;
 }
 
+/** The commit at a ref with this full name, which may be a hidden one. */
+export async function refTip(
+  pool: CatFilePool,
+  dir: string,
+  fullName: string,
+): Promise<string | null> {
+  const at = await pool.use(dir, (objects) => lookUp(objects, fullName, ''));
+  return at?.commit ?? null;
+}
+
 /** Finds `path` (empty for the root) in the commit that `ref` names; null when `ref` names no commit. */
 export async function locate(
   objects: ObjectReader,

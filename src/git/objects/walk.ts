@@ -4,6 +4,7 @@ import { readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { listPackFiles } from '../disk/pack-files.ts';
 import { GitError, git, gitLines } from '../processes/run.ts';
+import { HIDDEN_PREFIX } from './refs.ts';
 
 type TreeFile = { path: string; size: number };
 
@@ -122,8 +123,8 @@ export async function* listChangedPaths(
     '--no-renames',
     '--root',
     '--not',
-    // `HEAD` points to another ref.
-    ...['HEAD', ...without].map((ref) => `--exclude=${ref}`),
+    // `HEAD` points to another ref, and the server removes hidden refs later.
+    ...['HEAD', `${HIDDEN_PREFIX}*`, ...without].map((ref) => `--exclude=${ref}`),
     '--all',
   ];
   const options = { dir, signal, env: quarantineEnv(dir, quarantine), input: tips.join('\n') };

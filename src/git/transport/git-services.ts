@@ -2,6 +2,7 @@
 import type { Readable, Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import type { GitExit } from '../../platform/processes/git-started.ts';
+import { HIDDEN_PREFIX } from '../objects/refs.ts';
 import { type GitProcess, startGit } from '../processes/run.ts';
 
 export const GIT_SERVICES = ['git-upload-pack', 'git-receive-pack'] as const;
@@ -23,6 +24,7 @@ const UPLOAD_CONFIG: Record<string, string> = {
   // Partial clones, and fetching any object by its id, as on other hosting services.
   'uploadpack.allowFilter': 'true',
   'uploadpack.allowAnySHA1InWant': 'true',
+  'uploadpack.hideRefs': HIDDEN_PREFIX,
 };
 
 const RECEIVE_CONFIG: Record<string, string> = {

@@ -10,6 +10,7 @@ import {
   readBranchOfHead,
   readRefFiles,
 } from '../disk/ref-files.ts';
+import { HIDDEN_PREFIX } from '../objects/refs.ts';
 import { FLUSH, pktLine } from './pkt-line.ts';
 
 /** Arguments of `ls-refs` in `gitprotocol-v2`: which refs to list, and which attributes. */
@@ -108,7 +109,7 @@ export async function answerLsRefs(dir: string, asked: LsRefsRequest): Promise<s
     else if (asked.unborn && asked.symrefs) lines.push(`unborn ${HEAD}${target}`);
   }
   for (const [name, ref] of refs) {
-    if (!isAsked(name)) continue;
+    if (!isAsked(name) || name.startsWith(HIDDEN_PREFIX)) continue;
     const peeled = asked.peel ? peeledAttribute(ref) : '';
     if (peeled === null) return null;
     lines.push(`${ref.id} ${name}${peeled}`);

@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import type { Readable, Writable } from 'node:stream';
 import type { GitExit } from '../../platform/processes/git-started.ts';
 import { MAX_SERVED_PACKED_BYTES, readRefFiles } from '../disk/ref-files.ts';
+import { HIDDEN_PREFIX } from '../objects/refs.ts';
 import { startGit } from '../processes/run.ts';
 import {
   type GitService,
@@ -34,7 +35,9 @@ export async function advertise(
     return SUCCESS;
   }
   const args = ['--http-backend-info-refs'];
-  using process = await startGitService(service, dir, args, { protocol, signal });
+  // Not set for the push itself: git rejects updates of hidden refs.
+  const config = { 'receive.hideRefs': HIDDEN_PREFIX };
+  using process = await startGitService(service, dir, args, { protocol, signal, config });
   // Version 2 has no such line and does not support pushes.
   if (service === 'git-receive-pack' || version < 2) output.write(serviceHeader(service));
   process.stdin.end();
@@ -115,7 +118,8 @@ async function cachedAdvertisement(
   if (!(await fileExists(dir, 'HEAD'))) return null;
   const refs = await readRefFiles(dir, MAX_SERVED_PACKED_BYTES);
   if (!refs) return null;
-  const lines = [...refs].map(([name, { id }]) => `${id} ${name}`);
+  const shown = [...refs].filter(([name]) => !name.startsWith(HIDDEN_PREFIX));
+  const lines = shown.map(([name, { id }]) => `${id} ${name}`);
   const [first = `${ZERO_ID} ${NO_REFS}`, ...others] = lines;
   const all = [`${first}\0${pushCapabilities.text.toString()}`, ...others];
   return serviceHeader(service) + all.map((line) => pktLine(`${line}\n`)).join('') + FLUSH;

@@ -69,11 +69,17 @@ export const Job = builder.prismaNode('Job', {
     }),
     branch: t.exposeString('branch', {
       nullable: true,
-      description: 'The branch that was checked out; null without a `repo`.',
+      description: 'The branch that was checked out; null without a `repo`, and for a snapshot.',
     }),
     commitSha: t.exposeString('commitSha', {
       nullable: true,
-      description: 'The commit that runs: the tip of the branch when the job was created.',
+      description:
+        'The commit that runs: the tip of the branch when the job was created, or the snapshot.',
+    }),
+    snapshot: t.exposeString('snapshotId', {
+      nullable: true,
+      description:
+        'The id of the snapshot that runs: a working directory that was pushed without a branch. Null for a branch.',
     }),
     image: t.exposeString('image', {
       nullable: true,

@@ -50,6 +50,10 @@ const CreateJobInput = builder.inputType('CreateJobInput', {
       description:
         'The branch of `repo` to check out; only allowed with `repo`. By default `main` if it exists, otherwise the default branch.',
     }),
+    snapshot: t.string({
+      description:
+        'The id of a snapshot of `repo` to check out instead of a branch: 32 hexadecimal digits. `git push <url> <commit>:refs/loam/snapshots/<id>` creates one. It stays while a job has it, and for a day after the push.',
+    }),
     gpu: t.field({ type: Gpu, required: true, description: 'The GPU model, or `NONE`.' }),
     gpuCount: t.int({
       defaultValue: HARDWARE_DEFAULTS.gpuCount,

@@ -7,6 +7,7 @@ import { REF_PREFIX, setHead } from '../../git/objects/refs.ts';
 import { ZERO_ID } from '../../git/transport/hooks.ts';
 import { withConnection } from '../../platform/database/client.ts';
 import { pipeline } from '../../platform/database/statement.ts';
+import { snapshotIdOf } from '../snapshots.ts';
 import { classifyPushes } from './classify.ts';
 import { type Measurements, measureRepository } from './measure.ts';
 import { beginAndLock, type PushToRecord, readRecordedState, writeRecord } from './rows.ts';
@@ -61,18 +62,35 @@ async function recordMeasured(
     await pipeline(client, async (tx) => {
       if (locked && isUnchanged) {
         // A late record must not set these times back.
-        const at = new Date(effective.at(-1)?.at ?? Date.now());
-        const pushedAt = latest(at, locked.pushedAt);
-        const updatedAt = latest(pushedAt, locked.updatedAt);
-        const unrecorded = effective.filter(
+        const pushes = withoutSnapshots(effective);
+        const last = pushes.at(-1);
+        const pushedAt = last
+          ? latest(new Date(last.at ?? Date.now()), locked.pushedAt)
+          : locked.pushedAt;
+        const updatedAt = pushedAt ? latest(pushedAt, locked.updatedAt) : locked.updatedAt;
+        const unrecorded = pushes.filter(
           ({ event }) => !event || !locked.existingEvents.includes(event),
         );
-        await writeRecord(tx, locked, { ...measures, pushedAt, updatedAt }, unrecorded);
+        const snapshots = effective
+          .flatMap(({ commands }) => commands)
+          .flatMap((command) => snapshotIdOf(command) ?? []);
+        const changes = { ...measures, pushedAt, updatedAt, snapshots };
+        await writeRecord(tx, locked, changes, unrecorded);
       }
       await tx.query({ text: 'commit' });
     });
     return !locked || isUnchanged ? undecided : null;
   });
+}
+
+/** Leaves out snapshots, and pushes of nothing else: they are not pushes to the users of the repository. */
+function withoutSnapshots(pushes: readonly PushToRecord[]): PushToRecord[] {
+  return pushes
+    .map((push) => ({
+      ...push,
+      commands: push.commands.filter((command) => snapshotIdOf(command) === null),
+    }))
+    .filter(({ commands }) => commands.length > 0);
 }
 
 function latest(a: Date, b: Date | null): Date {

@@ -192,9 +192,17 @@ export async function beginAndLock(
   return { ...row, sizeBytes: BigInt(row.sizeBytes), largeBytes: BigInt(row.largeBytes) };
 }
 
-type Changes = Omit<Measurements, 'refs'> & { pushedAt: Date; updatedAt: Date };
+type Changes = Omit<Measurements, 'refs'> & {
+  pushedAt: Date | null;
+  updatedAt: Date;
+  /** The ids of the snapshots that were pushed. */
+  snapshots: readonly string[];
+};
 
-/** Updates the row, and writes an event and an audit entry for each push, oldest first, in one statement. */
+/**
+ * Updates the row, and writes the snapshots and, for each push, oldest first, an event and an audit entry, in one
+ * statement.
+ */
 export async function writeRecord(
   tx: Queryable,
   locked: LockedRow,
@@ -222,6 +230,10 @@ export async function writeRecord(
       updated_at = ${parameter(changes.updatedAt, 'timestamptz')},
       records = records + 1
     where id = ${subject})`);
+  if (changes.snapshots.length > 0)
+    parts.push(`new_snapshots as (
+      insert into snapshots (repository_id, id)
+      select ${subject}, unnest(${parameter(changes.snapshots, 'text[]')}) on conflict do nothing)`);
   const events = recorded.map(({ event, push }) => ({
     id: event ?? newId('evt'),
     data: { repository, push },

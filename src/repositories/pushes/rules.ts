@@ -28,6 +28,7 @@ import { storageExceeded, storageLeft, storageLimit } from '../../platform/limit
 import { PushReservation } from '../../platform/limits/storage.ts';
 import type { DiskSpace } from '../../platform/storage/disk-space.ts';
 import type { LargeFiles } from '../lfs/store/store.ts';
+import { findSnapshotProblem } from '../snapshots.ts';
 import { checkBranches } from './branches.ts';
 import { reject } from './incoming-push.ts';
 import { checkLocks } from './locks.ts';
@@ -164,7 +165,10 @@ async function checkPush(
   const { commands, quarantine, options } = push;
   const row = await readPushPolicy(services.pool, id, by.userId);
   if (!row) return reject(DELETED);
-  for (const { ref, after } of commands) {
+  for (const command of commands) {
+    const { ref, after } = command;
+    const snapshotProblem = findSnapshotProblem(command);
+    if (snapshotProblem) return reject(`${ref.slice(0, MAX_NAME_IN_MESSAGE)} ${snapshotProblem}`);
     const problem = after === ZERO_ID ? undefined : findNameProblem(ref);
     if (problem)
       return reject(`${ref.slice(0, MAX_NAME_IN_MESSAGE)} ${problem}; choose another name`);

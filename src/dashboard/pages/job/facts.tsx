@@ -58,6 +58,7 @@ export function JobSettings({ job }: { job: JobData }) {
               {job.repo}
             </Link>
             {job.branch && ` @ ${job.branch}`}
+            {job.snapshot && ' (working directory)'}
           </Setting>
         )}
         {job.repo && job.commitSha && (

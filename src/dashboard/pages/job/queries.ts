@@ -11,6 +11,7 @@ export const JobFacts = graphql(`
     repo
     branch
     commitSha
+    snapshot
     image
     gpu
     gpuCount
