@@ -1,5 +1,6 @@
 /** Which server a command speaks to, with which credential, and through which proxy. */
 import { readFileSync } from 'node:fs';
+import { isOf, type Remote, readRemotes } from './clone.ts';
 import type { Credential, Credentials } from './credentials.ts';
 import { readCredentials } from './credentials.ts';
 import { NotSignedIn, UsageError } from './exit.ts';
@@ -18,17 +19,38 @@ export type Connection = {
   token: string;
 };
 
-/**
- * The server is, in this order: `--server`, `LOAM_URL`, one of `candidates` (the remotes of a clone) where somebody is
- * signed in, the server of the latest login.
- * @throws NotSignedIn when there is no credential for the server
- */
-export async function connect(
-  options: GlobalOptions,
-  candidates: readonly string[] = [],
-): Promise<Connection> {
+/** A connection from within a working directory. */
+export type LocalConnection = Connection & {
+  /** The repository of the server that the clone belongs to; null outside of a clone. */
+  remote: Remote | null;
+  username: string;
+};
+
+/** @throws NotSignedIn when there is no credential for the server */
+export async function connect(options: GlobalOptions): Promise<Connection> {
+  return open(options, readCredentials(), []);
+}
+
+/** As `connect`; the server of the clone comes before that of the latest login. @throws NotSignedIn */
+export async function connectHere(options: GlobalOptions): Promise<LocalConnection> {
   const credentials = readCredentials();
-  const server = selectServer(options, credentials, candidates);
+  const remotes = await readRemotes();
+  const connection = await open(options, credentials, remotes);
+  const { server, token, client } = connection;
+  const stored = credentials.servers[server];
+  return {
+    ...connection,
+    remote: remotes.find((remote) => isOf(remote, server)) ?? null,
+    username: stored?.token === token ? stored.username : await client.username(),
+  };
+}
+
+async function open(
+  options: GlobalOptions,
+  credentials: Credentials,
+  remotes: readonly Remote[],
+): Promise<Connection> {
+  const server = selectServer(options, credentials, remotes);
   if (server === null)
     throw new NotSignedIn('You are not signed in. Run "loam login https://your-server".');
   const token = tokenFor(server, credentials, options);
@@ -37,15 +59,21 @@ export async function connect(
   return { client: await openClient(server, token), server, token };
 }
 
-/** @returns the origin, or null when neither an option, nor the environment, nor a login names a server */
+/**
+ * The server is, in this order: `--server`, `LOAM_URL`, that of a remote of the clone where somebody is signed in, that of
+ * the latest login.
+ * @returns the origin; null when none of them is given
+ */
 export function selectServer(
   options: GlobalOptions,
   credentials: Credentials,
-  candidates: readonly string[] = [],
+  remotes: readonly Remote[] = [],
 ): string | null {
   const named = options.server ?? (process.env.LOAM_URL || undefined);
   if (named !== undefined) return originOf(named);
-  return candidates.find((one) => credentials.servers[one]) ?? credentials.default;
+  const known = Object.keys(credentials.servers);
+  const cloned = remotes.flatMap((remote) => known.filter((server) => isOf(remote, server)));
+  return cloned[0] ?? credentials.default;
 }
 
 /** `LOAM_TOKEN` belongs to `LOAM_URL` where that is set: it is sent to no other server. */

@@ -9,6 +9,7 @@ export class GitError extends Error {
 type GitOptions = {
   cwd?: string;
   env?: Record<string, string>;
+  input?: string | undefined;
   /** Whether another exit code than 0 gives null instead of an error. */
   mayFail?: boolean;
 };
@@ -23,10 +24,10 @@ export async function git(
 ): Promise<string | null>;
 export function git(
   args: readonly string[],
-  { cwd, env, mayFail }: GitOptions = {},
+  { cwd, env, input, mayFail }: GitOptions = {},
 ): Promise<string | null> {
   return new Promise((done, failed) => {
-    execFile(
+    const child = execFile(
       'git',
       args,
       {
@@ -39,9 +40,12 @@ export function git(
         if (mayFail && typeof error.code === 'number') return done(null);
         if (error.code === 'ENOENT') return failed(new GitError('git is not installed.'));
         const said = stderr.trim() || error.message;
-        failed(new GitError(`git ${args.find((one) => /^[a-z]/.test(one))}: ${said}`));
+        failed(new GitError(`git: ${said}`));
       },
     );
+    // Git may end without reading its input.
+    child.stdin?.on('error', () => {});
+    child.stdin?.end(input ?? '');
   });
 }
 

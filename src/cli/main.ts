@@ -4,6 +4,8 @@
  */
 import { Command, CommanderError } from '@commander-js/extra-typings';
 import type { Program } from './command.ts';
+import { addArtifactCommands } from './commands/artifacts.ts';
+import { addRunCommand } from './commands/run.ts';
 import { addSignInCommands } from './commands/sign-in.ts';
 import { addVersionCommand } from './commands/version.ts';
 import { EXIT, exitCodeOf } from './exit.ts';
@@ -28,6 +30,8 @@ function createProgram(): Program {
     .configureOutput({ writeErr: (text) => process.stderr.write(text) })
     .exitOverride() as Program;
   addSignInCommands(program);
+  addRunCommand(program);
+  addArtifactCommands(program);
   addVersionCommand(program);
   return program;
 }

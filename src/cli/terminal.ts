@@ -25,7 +25,11 @@ const CODES: Record<Colour, [number, number]> = {
 };
 
 /** Colours a text for stdout, if stdout is a terminal with colours. The text must be safe already. */
-export function paint(colour: Colour, text: string, stream = process.stdout): string {
+export function paint(
+  colour: Colour,
+  text: string,
+  stream: NodeJS.WriteStream = process.stdout,
+): string {
   if (!hasColours(stream)) return text;
   const [on, off] = CODES[colour];
   return `\x1b[${on}m${text}\x1b[${off}m`;
@@ -194,14 +198,73 @@ export function size(bytes: number): string {
   return `${power === 0 || value >= 100 ? Math.round(value) : value.toFixed(1)} ${units[power]}`;
 }
 
-/** Asks on the terminal; the answer without its newline. */
+/** Asks on the terminal; the answer without its newline. Ctrl-C is a signal as usual. */
 export async function ask(question: string): Promise<string> {
   const { createInterface } = await import('node:readline/promises');
-  const reader = createInterface({ input: process.stdin, output: process.stderr });
+  const reader = createInterface({
+    input: process.stdin,
+    output: process.stderr,
+    terminal: false,
+  });
   try {
-    return await reader.question(safeText(question));
+    return await reader.question(question);
   } finally {
     reader.close();
+  }
+}
+
+/** One line on stderr that changes in place; on no terminal, a line for each text. */
+export class StatusLine {
+  #shown = '';
+
+  /** The text may contain text of the server. */
+  show(text: string): void {
+    if (text === this.#shown) return;
+    this.#shown = text;
+    if (process.stderr.isTTY === true) {
+      const cut = cutTo(safeText(text), (process.stderr.columns ?? 80) - 1);
+      process.stderr.write(`\r\x1b[2K${paint('dim', cut, process.stderr)}`);
+    } else note(text);
+  }
+
+  clear(): void {
+    if (this.#shown !== '' && process.stderr.isTTY === true) process.stderr.write('\r\x1b[2K');
+    this.#shown = '';
+  }
+}
+
+const REDRAW_MS = 100;
+
+/** The progress of downloads on one line of a terminal; nothing elsewhere. */
+export class ProgressBar {
+  readonly #line = new StatusLine();
+  readonly #begin = performance.now();
+  #bytes = 0;
+  #files = 0;
+  #drawn = 0;
+  /** Of each file that is being transferred: the bytes that have arrived. */
+  readonly #current = new Map<string, number>();
+
+  advance(path: string, bytes: number, total: number): void {
+    this.#bytes += bytes;
+    const arrived = (this.#current.get(path) ?? 0) + bytes;
+    this.#current.set(path, arrived);
+    if (arrived >= total) this.#current.delete(path);
+    const now = performance.now();
+    if (process.stderr.isTTY !== true || now - this.#drawn < REDRAW_MS) return;
+    this.#drawn = now;
+    const speed = size(this.#bytes / Math.max((now - this.#begin) / 1_000, 0.001));
+    const part = Math.floor((arrived / Math.max(total, 1)) * 20);
+    const bar = `[${'#'.repeat(part)}${' '.repeat(20 - part)}]`;
+    this.#line.show(`${bar} ${size(this.#bytes)}, ${this.#files} files, ${speed}/s  ${path}`);
+  }
+
+  fileDone(): void {
+    this.#files++;
+  }
+
+  clear(): void {
+    this.#line.clear();
   }
 }
 

@@ -101,6 +101,8 @@ export class LoamUser implements AsyncDisposable {
   /** Runs another program, such as git, in this home; it must succeed. @returns its stdout */
   async exec(program: string, args: string[], { cwd = this.home, stdin }: RunOptions = {}) {
     const child = spawn(program, args, { cwd, env: this.env, stdio: 'pipe' });
+    // A program may end without reading its input.
+    child.stdin.on('error', () => {});
     child.stdin.end(stdin ?? '');
     const { code, stdout, stderr } = await new RunningCommand(child).result();
     expect(code, `${program} ${args.join(' ')}: ${stderr}`).toBe(0);

@@ -34,8 +34,8 @@ export class LoamError extends Error {
     this.retryAfter = details.retryAfter;
   }
 
-  /** Whether the same request may succeed later: no connection, 429, or a failure of the server. */
+  /** Whether the same request may succeed later: no connection, a failure of the server, or an answer that says when. */
   get isTemporary(): boolean {
-    return this.code === 'unreachable' || this.status === 429 || this.status >= 500;
+    return this.code === 'unreachable' || this.status >= 500 || this.retryAfter !== undefined;
   }
 }

@@ -30,6 +30,11 @@ type RequestInitOfLoam = {
   signal?: AbortSignal | undefined;
 };
 
+type GraphqlOptions = {
+  signal?: AbortSignal | undefined;
+  headers?: Record<string, string> | undefined;
+};
+
 export class Transport {
   readonly url: string;
   readonly #token: string | undefined;
@@ -88,6 +93,32 @@ export class Transport {
     return response;
   }
 
+  /**
+   * Opens a signed link, without credentials: it may lead to another origin, and redirect to object storage.
+   * @throws LoamError
+   */
+  async download(
+    link: string,
+    init: { headers?: Record<string, string>; signal?: AbortSignal | undefined } = {},
+  ): Promise<Response> {
+    const url = URL.canParse(link) ? new URL(link) : null;
+    if (!url || !/^https?:$/.test(url.protocol) || url.username !== '')
+      throw new LoamError('bad_answer', `${this.url} sent a link that is not one.`);
+    let response: Response;
+    try {
+      response = await this.#fetch(url, {
+        headers: init.headers ?? {},
+        credentials: 'omit',
+        ...(init.signal && { signal: init.signal }),
+      });
+    } catch (error) {
+      init.signal?.throwIfAborted();
+      throw unreachable(url.origin, error);
+    }
+    if (response.status >= 400) throw await toError(response, url.origin);
+    return response;
+  }
+
   /** Sends a request and reads its JSON answer; undefined for an empty answer. @throws LoamError */
   async json(
     path: string,
@@ -119,21 +150,22 @@ export class Transport {
   async graphql<Result, Variables>(
     document: TadaDocumentNode<Result, Variables>,
     variables: Variables,
-    { signal }: { signal?: AbortSignal } = {},
+    options: GraphqlOptions = {},
   ): Promise<Result> {
-    return (await this.query(print(document), variables as object, { signal })) as Result;
+    return (await this.query(print(document), variables as object, options)) as Result;
   }
 
   /** As `graphql`, for a query as text. @throws LoamError */
   async query(
     query: string,
     variables: object = {},
-    { signal }: { signal?: AbortSignal | undefined } = {},
+    { signal, headers }: GraphqlOptions = {},
   ): Promise<unknown> {
     const answer = await this.json('/graphql', {
       method: 'POST',
       json: { query, variables },
       signal,
+      ...(headers && { headers }),
     });
     const { data, errors } = (answer ?? {}) as { data?: unknown; errors?: unknown };
     const first = Array.isArray(errors) ? errors[0] : undefined;
