@@ -1,0 +1,31 @@
+/** The commands of `loam`, in the order of its help. Each file in `commands/` adds some of them. */
+import { Command } from '@commander-js/extra-typings';
+import type { Program } from './command.ts';
+import { addArtifactCommands } from './commands/artifacts.ts';
+import { addRunCommand } from './commands/run.ts';
+import { addSignInCommands } from './commands/sign-in.ts';
+import { addVersionCommand } from './commands/version.ts';
+
+const EXIT_CODES = `
+Exit codes: 0 success; 1 failure; 2 wrong usage; 4 not signed in; 5 refused; 69 server unreachable; 130 interrupted.
+"run" and "wait" exit with the code of the job.
+
+Environment: LOAM_URL and LOAM_TOKEN name a server and a credential for it; HTTPS_PROXY, HTTP_PROXY and NO_PROXY are
+obeyed; LOAM_CA names a file with a further certificate authority (PEM): certificates are always checked;
+NO_COLOR turns colours off.`;
+
+export function createProgram(): Program {
+  const program = new Command('loam')
+    .description('Repositories and jobs of a Loam server')
+    .option('--server <url>', 'the server, if not that of the clone or of the latest login')
+    .option('--verbose', 'show the request id of errors')
+    .addHelpText('after', EXIT_CODES)
+    .showSuggestionAfterError()
+    .configureOutput({ writeErr: (text) => process.stderr.write(text) })
+    .exitOverride() as Program;
+  addSignInCommands(program);
+  addRunCommand(program);
+  addArtifactCommands(program);
+  addVersionCommand(program);
+  return program;
+}
