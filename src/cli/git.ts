@@ -1,6 +1,7 @@
 /** Runs the user's git. */
 import { execFile } from 'node:child_process';
 import { resolve } from 'node:path';
+import { quote } from './options.ts';
 
 export class GitError extends Error {
   override name = 'GitError';
@@ -51,12 +52,16 @@ export function git(
 
 const helperKey = (server: string) => `credential.${server}.helper`;
 
+/** `loam git-credential` as the value of `credential.helper`. */
+export function gitHelper(): string {
+  return `!${quote(resolve(process.argv[1] ?? 'loam'))} git-credential`;
+}
+
 /** Makes `loam git-credential` the only credential helper of git for a server. */
 export async function installGitHelper(server: string): Promise<void> {
-  const quoted = `'${resolve(process.argv[1] ?? 'loam').replaceAll("'", `'\\''`)}'`;
   // The empty value removes helpers for all addresses, which would store the token elsewhere.
   await git(['config', '--global', '--replace-all', helperKey(server), '']);
-  await git(['config', '--global', '--add', helperKey(server), `!${quoted} git-credential`]);
+  await git(['config', '--global', '--add', helperKey(server), gitHelper()]);
 }
 
 export async function forgetGitHelper(server: string): Promise<void> {

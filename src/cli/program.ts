@@ -2,6 +2,8 @@
 import { Command } from '@commander-js/extra-typings';
 import type { Program } from './command.ts';
 import { addArtifactCommands } from './commands/artifacts.ts';
+import { addFileCommands } from './commands/files.ts';
+import { addRepositoryCommands } from './commands/repositories.ts';
 import { addRunCommand } from './commands/run.ts';
 import { addSignInCommands } from './commands/sign-in.ts';
 import { addVersionCommand } from './commands/version.ts';
@@ -26,6 +28,8 @@ export function createProgram(): Program {
   addSignInCommands(program);
   addRunCommand(program);
   addArtifactCommands(program);
+  addRepositoryCommands(program);
+  addFileCommands(program);
   addVersionCommand(program);
   return program;
 }

@@ -108,7 +108,7 @@ export function printTable(headings: readonly string[], rows: readonly Row[]): v
       ...[heading, ...cells.map((row) => row[column] ?? '')].map((text) => stringWidth(text)),
     ),
   );
-  let room = process.stdout.columns ?? 80;
+  let room = process.stdout.columns || 80;
   const shown = widths.map((width, column) => {
     const own = column === widths.length - 1 ? Math.max(room, 10) : width;
     room -= width + 2;

@@ -49,6 +49,7 @@ export class RunningCommand {
 
 export class LoamUser implements AsyncDisposable {
   readonly home: string;
+  readonly #started: ChildProcess[] = [];
   constructor(home: string) {
     this.home = home;
   }
@@ -84,6 +85,7 @@ export class LoamUser implements AsyncDisposable {
       stdio: [stdin === undefined ? 'ignore' : 'pipe', 'pipe', 'pipe'],
     });
     if (stdin !== undefined) child.stdin?.end(stdin);
+    this.#started.push(child);
     return new RunningCommand(child);
   }
 
@@ -116,6 +118,8 @@ export class LoamUser implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose]() {
+    // A command still runs only when its test has failed.
+    for (const child of this.#started) child.kill('SIGKILL');
     await rm(this.home, { recursive: true, force: true, maxRetries: 5 });
   }
 }
