@@ -76,8 +76,39 @@ export function collectFile(path: string, before: Record<string, string> = {}) {
   return values;
 }
 
-export function collect(text: string, before: string[] = []): string[] {
-  return [...before, ...text.split(',').filter((one) => one !== '')];
+/**
+ * Collects an option that may be repeated, each time with one value or several separated by commas or spaces.
+ * @throws InvalidArgumentError for no value: the server takes an empty list as no restriction
+ */
+export function collect(text: string, before: readonly string[] = []): string[] {
+  const values = text.split(/[,\s]+/).filter((part) => part !== '');
+  if (values.length === 0) throw new InvalidArgumentError('It must not be empty.');
+  return [...before, ...values];
+}
+
+/** The event type as its receivers see it: `JOB_COMPLETED` is `job.completed`. */
+export function eventName(type: string): string {
+  return type.toLowerCase().replace('_', '.');
+}
+
+/** The scope as credentials name it: `REPO_READ` is `repo:read`. */
+export function scopeName(scope: string): string {
+  return scope.toLowerCase().replace('_', ':');
+}
+
+/**
+ * Finds a value of the schema by the name that people use.
+ * @throws InvalidArgumentError that lists the names
+ */
+export function parseName<Value extends string>(
+  text: string,
+  values: readonly Value[],
+  nameOf: (value: Value) => string,
+): Value {
+  const found = values.find((value) => nameOf(value) === text.toLowerCase());
+  if (found === undefined)
+    throw new InvalidArgumentError(`${text} must be one of ${values.map(nameOf).join(', ')}.`);
+  return found;
 }
 
 /** A command line for a shell: one argument is shell text itself, several are quoted. */

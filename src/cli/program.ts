@@ -2,7 +2,9 @@
 import { Command } from '@commander-js/extra-typings';
 import type { Program } from './command.ts';
 import { addArtifactCommands } from './commands/artifacts.ts';
+import { addCredentialCommands } from './commands/credentials.ts';
 import { addFileCommands } from './commands/files.ts';
+import { addOrganizationCommands } from './commands/organizations.ts';
 import { addRepositoryCommands } from './commands/repositories.ts';
 import { addRunCommand } from './commands/run.ts';
 import { addSignInCommands } from './commands/sign-in.ts';
@@ -30,6 +32,8 @@ export function createProgram(): Program {
   addArtifactCommands(program);
   addRepositoryCommands(program);
   addFileCommands(program);
+  addCredentialCommands(program);
+  addOrganizationCommands(program);
   addVersionCommand(program);
   return program;
 }
