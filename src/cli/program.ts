@@ -4,11 +4,13 @@ import type { Program } from './command.ts';
 import { addArtifactCommands } from './commands/artifacts.ts';
 import { addCredentialCommands } from './commands/credentials.ts';
 import { addFileCommands } from './commands/files.ts';
+import { addListenCommand } from './commands/listen.ts';
 import { addOrganizationCommands } from './commands/organizations.ts';
 import { addRepositoryCommands } from './commands/repositories.ts';
 import { addRunCommand } from './commands/run.ts';
 import { addSignInCommands } from './commands/sign-in.ts';
 import { addVersionCommand } from './commands/version.ts';
+import { addWebhookCommands } from './commands/webhooks.ts';
 
 const EXIT_CODES = `
 Exit codes: 0 success; 1 failure; 2 wrong usage; 4 not signed in; 5 refused; 69 server unreachable; 130 interrupted.
@@ -32,6 +34,8 @@ export function createProgram(): Program {
   addArtifactCommands(program);
   addRepositoryCommands(program);
   addFileCommands(program);
+  addWebhookCommands(program);
+  addListenCommand(program);
   addCredentialCommands(program);
   addOrganizationCommands(program);
   addVersionCommand(program);

@@ -1,3 +1,4 @@
+import { Events } from './events.ts';
 import type { JobOptions } from './job-input.ts';
 import { type Job, Jobs } from './jobs.ts';
 import type { PatienceOptions } from './patience.ts';
@@ -10,12 +11,14 @@ export class Client {
   /** Requests for which the client has no method. */
   readonly transport: Transport;
   readonly jobs: Jobs;
+  readonly events: Events;
   #username: Promise<string> | undefined;
 
   /** @throws LoamError `invalid_request` for an address that is not an http or https URL */
   constructor(options: ClientOptions) {
     this.transport = new Transport(options);
     this.jobs = new Jobs(this.transport);
+    this.events = new Events(this.transport);
   }
 
   /** The origin of the server. */

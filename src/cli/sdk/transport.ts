@@ -294,16 +294,17 @@ const STATUS: Record<string, number> = {
   internal_error: 500,
 };
 
-function graphqlError(error: unknown): LoamError {
+export function graphqlError(error: unknown): LoamError {
   const { message, extensions } = error as {
     message?: unknown;
-    extensions?: { code?: unknown; field?: unknown; request_id?: unknown };
+    extensions?: { code?: unknown; field?: unknown; request_id?: unknown; retryAfter?: unknown };
   };
   const code = String(extensions?.code ?? 'bad_answer').toLowerCase();
   return new LoamError(code, String(message).slice(0, MAX_MESSAGE_CHARACTERS), {
     status: STATUS[code] ?? 400,
     field: typeof extensions?.field === 'string' ? extensions.field : undefined,
     requestId: typeof extensions?.request_id === 'string' ? extensions.request_id : undefined,
+    retryAfter: Number(extensions?.retryAfter) || undefined,
   });
 }
 
