@@ -81,8 +81,11 @@ export function print(line: string): void {
   process.stdout.write(`${line}\n`);
 }
 
-export function printJson(value: unknown): void {
-  print(JSON.stringify(value, null, 2));
+/** @param indent 0: on one line. Characters that act on the terminal are escaped, which JSON allows within texts. */
+export function printJson(value: unknown, indent = 2): void {
+  const escaped = (char: string) =>
+    char === '\n' ? char : `\\u${char.charCodeAt(0).toString(16).padStart(4, '0')}`;
+  print(JSON.stringify(value, null, indent).replace(UNSAFE, escaped));
 }
 
 /** Writes a message for people to stderr. It may contain text of the server. */

@@ -143,6 +143,7 @@ test('a file cannot control the terminal', async (ctx) => {
   await user.loam(['repo', 'create', 'hostile']);
   await user.exec('git', ['clone', '-q', `${app.base}/ada/hostile.git`]);
   await user.write('hostile/a\x1b]0;title\x07', 'x');
+  await user.write('hostile/b\x9b2J\u202e', 'x');
   await user.write('hostile/text', 'one \x1b]0;title\x07\x1b[2Jtwo\n');
   await user.write('hostile/binary', 'a\0b');
   const cwd = join(user.home, 'hostile');
@@ -157,4 +158,8 @@ test('a file cannot control the terminal', async (ctx) => {
   expect(await show('cat hostile text')).toBe('one two\r\n');
   expect(await show('cat hostile binary')).toContain('Redirect stdout to a file');
   expect(await show('ls hostile')).toContain('a\\u{1b}]0;title\\u{7}');
+  const json = await user.loam(['ls', 'hostile', '--json']);
+  expect(json).toContain('b\\u009b2J\\u202e');
+  const names = JSON.parse(json).map(({ name }: { name: string }) => name);
+  expect(names).toContain('b\x9b2J\u202e');
 });

@@ -7,7 +7,7 @@ import { resolveName } from '../repositories.ts';
 import type { Client } from '../sdk/client.ts';
 import { LoamError } from '../sdk/errors.ts';
 import { graphql } from '../sdk/graphql.ts';
-import { chunksOf, unreachable } from '../sdk/transport.ts';
+import { chunksOf, readText, unreachable } from '../sdk/transport.ts';
 import { isTerminal, print, printJson, printTable, safeLine, size } from '../terminal.ts';
 
 const LIST = graphql(`
@@ -69,10 +69,12 @@ export function addFileCommands(program: Program): void {
       const { file } = demand(repository, `Repository ${at.namespace}/${at.name}`);
       const { rawUrl, encoding, sizeBytes } = demand(file, `File ${path}`);
       const response = await client.transport.download(rawUrl);
-      if (!isTerminal) return copyToStdout(response, client.url);
+      if (!isTerminal) return copyToStdout(response, sizeBytes);
       if (encoding === 'BINARY' || sizeBytes > MAX_SHOWN_BYTES)
         throw new Error(`${path} is not a text of readable length. Redirect stdout to a file.`);
-      for (const line of (await response.text()).replace(/\n$/, '').split('\n'))
+      for (const line of (await readText(response, client.url, MAX_SHOWN_BYTES))
+        .replace(/\n$/, '')
+        .split('\n'))
         print(safeLine(line));
     });
 }
@@ -92,18 +94,21 @@ function kindOf({ type, mode }: { type: string; mode: string }): string {
   return { '100755': 'program', '120000': 'link', '160000': 'submodule' }[mode] ?? 'file';
 }
 
-/** @throws LoamError `unreachable` when the connection is cut: what was written is not the whole file */
-async function copyToStdout(response: Response, server: string): Promise<void> {
-  const expected = Number(response.headers.get('content-length') ?? Number.NaN);
+/** @throws LoamError when the connection is cut: what was written is not the whole file */
+async function copyToStdout(response: Response, sizeBytes: number): Promise<void> {
+  const { origin } = new URL(response.url);
   let bytes = 0;
   try {
     for await (const chunk of chunksOf(response)) {
       bytes += chunk.length;
+      if (bytes > sizeBytes) break;
       if (!process.stdout.write(chunk))
         await new Promise((drained) => process.stdout.once('drain', drained));
     }
   } catch (error) {
-    throw error instanceof LoamError ? error : unreachable(server, error);
+    throw unreachable(origin, error);
   }
-  if (bytes < expected) throw unreachable(server, new Error('the connection was cut'));
+  if (bytes > sizeBytes)
+    throw new LoamError('bad_answer', `${origin} sent more than the file of ${sizeBytes} bytes.`);
+  if (bytes < sizeBytes) throw unreachable(origin, new Error('the connection was cut'));
 }

@@ -8,7 +8,7 @@ import { demand } from '../pages.ts';
 import type { Client } from '../sdk/client.ts';
 import type { EventType, LoamEvent } from '../sdk/events.ts';
 import { graphql } from '../sdk/graphql.ts';
-import { isTerminal, note, paint, print, safeText } from '../terminal.ts';
+import { isTerminal, note, paint, print, printJson, safeText } from '../terminal.ts';
 import {
   checkSecret,
   type Delivery,
@@ -129,7 +129,7 @@ async function listen(
           ? await deliver(target.url, message, target.secret, signal)
           : null;
       last = event.cursor;
-      if (json) print(JSON.stringify({ cursor: event.cursor, ...message, delivery }));
+      if (json) printJson({ cursor: event.cursor, ...message, delivery }, 0);
       else print(lineOf(message, event.subject, delivery));
     }
   } catch (error) {
