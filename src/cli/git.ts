@@ -2,7 +2,7 @@
 import { execFile } from 'node:child_process';
 import { resolve } from 'node:path';
 
-export class GitError extends Error {
+class GitError extends Error {
   override name = 'GitError';
 }
 

@@ -4,9 +4,14 @@
  */
 import { Command, CommanderError } from '@commander-js/extra-typings';
 import type { Program } from './command.ts';
+import { addApiCommand } from './commands/api.ts';
 import { addArtifactCommands } from './commands/artifacts.ts';
+import { addCompletionCommand } from './commands/completion.ts';
+import { addJobCommands } from './commands/jobs.ts';
+import { addOpenCommand } from './commands/open.ts';
 import { addRunCommand } from './commands/run.ts';
 import { addSignInCommands } from './commands/sign-in.ts';
+import { addTopCommand } from './commands/top.ts';
 import { addVersionCommand } from './commands/version.ts';
 import { EXIT, exitCodeOf } from './exit.ts';
 import { LoamError } from './sdk/errors.ts';
@@ -31,8 +36,13 @@ function createProgram(): Program {
     .exitOverride() as Program;
   addSignInCommands(program);
   addRunCommand(program);
+  addJobCommands(program);
+  addTopCommand(program);
   addArtifactCommands(program);
+  addApiCommand(program);
+  addOpenCommand(program);
   addVersionCommand(program);
+  addCompletionCommand(program);
   return program;
 }
 

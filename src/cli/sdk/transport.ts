@@ -177,7 +177,7 @@ export class Transport {
 }
 
 /** The header for a token of either kind: only API keys contain a `$`. */
-export function authorizationOf(token: string): string {
+function authorizationOf(token: string): string {
   return token.includes('$') ? `API-Key ${token}` : `Bearer ${token}`;
 }
 
@@ -199,7 +199,7 @@ function withTimeout(signal?: AbortSignal): AbortSignal {
 }
 
 /** Reads a body to its end. @throws LoamError when it is cut, or longer than any answer of Loam */
-export async function readText(
+async function readText(
   response: Response,
   server: string,
   maxBytes = MAX_ANSWER_BYTES,
