@@ -12,6 +12,7 @@ import type { Urls } from '../../base/urls.ts';
 import type { Viewer } from '../../identity/permissions.ts';
 import type { Db } from '../../platform/database/client.ts';
 import type { DiskSpace } from '../../platform/storage/disk-space.ts';
+import { DELTA_TRANSFER } from './delta.ts';
 import { authorizeLfs, type Lfs, type LfsRepositoryName, lfsUrl } from './lfs.ts';
 import { isOid, type LfsObject, requireStorageFor } from './objects.ts';
 import type { LargeFiles } from './store/store.ts';
@@ -25,8 +26,8 @@ type BatchRequest = {
   operation: LfsOperation;
   /** In the client's order. Invalid objects get an error each (`readObject`). */
   objects: { oid: unknown; size: unknown }[];
-  /** Whether the client can resume uploads. */
-  isResumable: boolean;
+  /** What the client can do besides `basic`: send deltas, or else resume uploads. */
+  transfer: 'basic' | 'tus' | typeof DELTA_TRANSFER;
 };
 
 type Action = { href: string; header?: Record<string, string>; expires_in?: number };
@@ -38,7 +39,7 @@ type ObjectAnswer = {
   error?: { code: number; message: string };
 };
 type BatchAnswer = {
-  transfer: 'basic' | 'tus';
+  transfer: BatchRequest['transfer'];
   objects: ObjectAnswer[];
   hash_algo: 'sha256';
 };
@@ -62,8 +63,13 @@ export function readBatch(body: Record<string, unknown>): BatchRequest {
   return {
     operation,
     objects: objects.map(({ oid, size }) => ({ oid, size })),
-    isResumable: operation === 'upload' && transfers?.includes('tus') === true,
+    transfer: operation === 'upload' ? chooseTransfer(transfers ?? []) : 'basic',
   };
+}
+
+function chooseTransfer(offered: readonly unknown[]): BatchRequest['transfer'] {
+  if (offered.includes(DELTA_TRANSFER)) return DELTA_TRANSFER;
+  return offered.includes('tus') ? 'tus' : 'basic';
 }
 
 /**
@@ -83,7 +89,7 @@ export async function answerBatch(
   },
   viewer: Viewer,
   key: LfsRepositoryName,
-  { operation, objects, isResumable }: BatchRequest,
+  { operation, objects, transfer: chosen }: BatchRequest,
   held?: LfsToken,
 ): Promise<BatchAnswer> {
   const id = await authorizeLfs(services, viewer, key, operation);
@@ -98,7 +104,8 @@ export async function answerBatch(
   if (operation === 'upload') await requireStorageFor(services, id, findMissing(requested, stored));
   const access = held ?? issueToken(services, viewer, id, operation);
   // With `tus`, git-lfs treats an empty object as uploaded without sending a request.
-  const transfer = isResumable && requested.every(({ size }) => size > 0) ? 'tus' : 'basic';
+  const hasEmpty = requested.some(({ size }) => size === 0);
+  const transfer = chosen === 'tus' && hasEmpty ? 'basic' : chosen;
   const base = lfsUrl(services, key);
   const action = (path: string): Action => ({
     href: `${base}/${path}`,

@@ -38,6 +38,7 @@ import { forbidRendering, sendObject } from '../../platform/web/send-object.ts';
 import { LARGE_FILE_DOWNLOAD_PATH, verifyLargeFileLink } from '../browsing/downloads.ts';
 import { watchTransferPermission } from '../transfers.ts';
 import { answerBatch, readBatch } from './batch.ts';
+import { applyDelta, readDeltaRequest } from './delta.ts';
 import { authorizeLfs, gitActionFor, type Lfs } from './lfs.ts';
 import { AlreadyLockedError, type Lock, lockFile, readLockPage, unlockFile } from './locks.ts';
 import { findObject, verifyUpload } from './objects.ts';
@@ -79,6 +80,7 @@ const ROUTES: Record<string, Partial<Record<Method, Handler>>> = {
   'objects/batch': { post: batch },
   'objects/verify': { post: verify },
   'objects/:oid': { get: download, put: upload },
+  'objects/:oid/delta': { post: uploadDelta },
   'uploads/:oid': { head: headUpload, patch: patchUpload },
   locks: { get: listLocks, post: createLock },
   'locks/verify': { post: verifyLocks },
@@ -159,6 +161,22 @@ async function upload(services: Deps, req: LfsRequest, res: Response): Promise<v
   const object = { oid: req.params.oid, size: Number(length), givenById };
   const isHere = await receive(services, req, res, id, (body, signal) =>
     services.largeFiles.put(id, object, body, signal),
+  );
+  if (isHere) res.status(200).end();
+}
+
+/** Receives a new version of an object that the repository has. */
+async function uploadDelta(services: Deps, req: LfsRequest, res: Response): Promise<void> {
+  const id = await authorize(services, req, 'upload');
+  const { oid } = req.params;
+  const { size, base: baseOid } = req.query;
+  const contentType = req.get('content-type');
+  const request = readDeltaRequest({ oid, size, base: baseOid, contentType });
+  const base = await findObject(services, id, request.base);
+  const givenById = demandAccount(req.viewer).userId;
+  const object = { ...request.object, givenById };
+  const isHere = await receive(services, req, res, id, (body, signal) =>
+    services.largeFiles.put(id, object, applyDelta(body, base, object.size), signal),
   );
   if (isHere) res.status(200).end();
 }
