@@ -17,7 +17,7 @@ export type Credentials = {
   servers: Record<string, Credential>;
 };
 
-export function credentialsPath(): string {
+function credentialsPath(): string {
   return join(process.env.XDG_CONFIG_HOME || join(homedir(), '.config'), 'loam/credentials.json');
 }
 

@@ -1,14 +1,19 @@
 /** The commands of `loam`, in the order of its help. Each file in `commands/` adds some of them. */
 import { Command } from '@commander-js/extra-typings';
 import type { Program } from './command.ts';
+import { addApiCommand } from './commands/api.ts';
 import { addArtifactCommands } from './commands/artifacts.ts';
+import { addCompletionCommand } from './commands/completion.ts';
 import { addCredentialCommands } from './commands/credentials.ts';
 import { addFileCommands } from './commands/files.ts';
+import { addJobCommands } from './commands/jobs.ts';
 import { addListenCommand } from './commands/listen.ts';
+import { addOpenCommand } from './commands/open.ts';
 import { addOrganizationCommands } from './commands/organizations.ts';
 import { addRepositoryCommands } from './commands/repositories.ts';
 import { addRunCommand } from './commands/run.ts';
 import { addSignInCommands } from './commands/sign-in.ts';
+import { addTopCommand } from './commands/top.ts';
 import { addVersionCommand } from './commands/version.ts';
 import { addWebhookCommands } from './commands/webhooks.ts';
 
@@ -31,6 +36,8 @@ export function createProgram(): Program {
     .exitOverride() as Program;
   addSignInCommands(program);
   addRunCommand(program);
+  addJobCommands(program);
+  addTopCommand(program);
   addArtifactCommands(program);
   addRepositoryCommands(program);
   addFileCommands(program);
@@ -38,6 +45,10 @@ export function createProgram(): Program {
   addListenCommand(program);
   addCredentialCommands(program);
   addOrganizationCommands(program);
+  addApiCommand(program);
+  addOpenCommand(program);
   addVersionCommand(program);
+  // It reads all other commands.
+  addCompletionCommand(program);
   return program;
 }

@@ -6,7 +6,7 @@ import type { Client } from './sdk/client.ts';
 import { graphql } from './sdk/graphql.ts';
 
 const FIND = graphql(`
-  query FindRepository($namespace: String!, $name: String!) {
+  query FindRepositoryId($namespace: String!, $name: String!) {
     repository(namespace: $namespace, name: $name) { id fullName sshUrl }
   }
 `);

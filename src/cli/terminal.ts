@@ -13,7 +13,7 @@ export const isInteractive = process.stderr.isTTY === true && process.stdin.isTT
 const hasColours = (stream: NodeJS.WriteStream) =>
   stream.isTTY === true && !process.env.NO_COLOR && process.env.TERM !== 'dumb';
 
-type Colour = 'bold' | 'dim' | 'red' | 'green' | 'yellow' | 'blue' | 'cyan';
+export type Colour = 'bold' | 'dim' | 'red' | 'green' | 'yellow' | 'blue' | 'cyan';
 const CODES: Record<Colour, [number, number]> = {
   bold: [1, 22],
   dim: [2, 22],
@@ -201,8 +201,11 @@ export function size(bytes: number): string {
   return `${power === 0 || value >= 100 ? Math.round(value) : value.toFixed(1)} ${units[power]}`;
 }
 
-/** Asks on the terminal; the answer without its newline. Ctrl-C is a signal as usual. */
-export async function ask(question: string): Promise<string> {
+/**
+ * Asks on the terminal. Ctrl-C is a signal as usual.
+ * @returns the answer without its newline @throws when the signal is aborted
+ */
+export async function ask(question: string, signal?: AbortSignal): Promise<string> {
   const { createInterface } = await import('node:readline/promises');
   const reader = createInterface({
     input: process.stdin,
@@ -210,7 +213,7 @@ export async function ask(question: string): Promise<string> {
     terminal: false,
   });
   try {
-    return await reader.question(question);
+    return await reader.question(question, signal ? { signal } : {});
   } finally {
     reader.close();
   }

@@ -108,6 +108,7 @@ const REQUIREMENTS = {
     probe: ['test', '-e', '/proc/self/status'],
     remedy: 'run on Linux',
   },
+  python3: { probe: ['/usr/bin/python3', '--version'], remedy: install('python3') },
   redis: { probe: ['redis-server', '--version'], remedy: install('redis-server') },
   root: { probe: ['sh', '-c', 'test "$(id -u)" = 0'], remedy: 'run as root' },
   script: { probe: ['script', '-qec', 'true', '/dev/null'], remedy: install('bsdutils') },

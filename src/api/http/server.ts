@@ -23,6 +23,7 @@ import { createRest } from '../rest/adapter.ts';
 import { createEndpoints } from '../rest/endpoints.ts';
 import { createApiReference } from '../rest/openapi/pages.ts';
 import { routes } from '../rest/routes.ts';
+import { createClientFiles } from './client-files.ts';
 import { answerPreflights, cors } from './cors.ts';
 import { createDashboard } from './dashboard.ts';
 import { isDatabaseReachable } from './diagnostics.ts';
@@ -82,6 +83,7 @@ export function createHttpApp(
   app.use(validHost);
   const files = express.Router();
   files.use(createApiReference(services, endpoints));
+  files.use(createClientFiles(services));
   files.use(artifactsRouter(services));
   files.use(logsRouter(services));
   files.use(downloadsRouter(services));

@@ -1,9 +1,11 @@
 /** Showing a job that runs: what it waits for, its log, and its end. */
+import { EXIT } from '../exit.ts';
 import type { Job, JobInfo, LogEvent, LogOptions } from '../sdk/jobs.ts';
 import { isFinal } from '../sdk/jobs.ts';
 import type { PatienceOptions } from '../sdk/patience.ts';
 import { sleep } from '../sdk/patience.ts';
 import { duration, isTerminal, note, print, StatusLine, safeLine } from '../terminal.ts';
+import { InterruptHandler } from './interrupt.ts';
 
 const QUEUE_INTERVAL_MS = 2_000;
 
@@ -50,7 +52,7 @@ export async function printLog(
  * Shows a new job until it has ended: what it waits for on stderr, then its log on stdout.
  * @returns the job at its end
  */
-export async function watchJob(
+async function watchJob(
   job: Job,
   { json, patience }: { json?: true | undefined; patience: PatienceOptions },
 ): Promise<JobInfo> {
@@ -81,6 +83,28 @@ async function showQueue(job: Job, signal: AbortSignal): Promise<void> {
   } finally {
     line.clear();
   }
+}
+
+/** Follows a job until it ends or the user detaches. @returns the exit code, and the job if it has ended */
+export async function followToEnd(
+  job: Job,
+  { json }: { json?: true | undefined } = {},
+): Promise<{ code: number; info: JobInfo | null }> {
+  const interrupts = new InterruptHandler(job);
+  let info: JobInfo;
+  try {
+    info = await watchJob(job, { json, patience: announced(interrupts.detached) });
+  } catch (error) {
+    if (!interrupts.detached.aborted) throw error;
+    note(`Detached. Follow it with: loam logs -f ${job.namespace}/${job.name}`);
+    return { code: EXIT.interrupted, info: null };
+  } finally {
+    interrupts.dispose();
+  }
+  if (json) print(JSON.stringify({ kind: 'job', ...info }));
+  note(describeEnd(info));
+  const isCancelled = interrupts.choice === 'cancel';
+  return { code: isCancelled ? EXIT.interrupted : exitCodeOfJob(info), info };
 }
 
 /** The exit code of a command that waited for a job: that of the job, and 1 for a job that ended badly without one. */

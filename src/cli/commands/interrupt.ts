@@ -12,6 +12,7 @@ export type Interrupt = 'detach' | 'cancel';
 export class InterruptHandler {
   readonly #job: Job;
   readonly #detached = new AbortController();
+  readonly #asking = new AbortController();
   #presses = 0;
   #choice: Interrupt | null = null;
   readonly #listener = () => void this.#press();
@@ -32,6 +33,7 @@ export class InterruptHandler {
 
   dispose(): void {
     process.off('SIGINT', this.#listener);
+    this.#asking.abort();
   }
 
   async #press(): Promise<void> {
@@ -41,8 +43,9 @@ export class InterruptHandler {
     const name = `${this.#job.namespace}/${this.#job.name}`;
     const answer = await ask(
       `\nJob ${name} runs on. Detach from it, or cancel it? [D/c] (Ctrl-C again cancels) `,
-    );
-    if (this.#choice !== null) return;
+      this.#asking.signal,
+    ).catch(() => null);
+    if (answer === null || this.#choice !== null) return;
     if (/^c/i.test(answer.trim())) return this.#cancel();
     this.#choice = 'detach';
     this.#detached.abort(new Error('detached'));
@@ -50,6 +53,7 @@ export class InterruptHandler {
 
   async #cancel(): Promise<void> {
     this.#choice = 'cancel';
+    this.#asking.abort();
     note(`Cancelling ${this.#job.namespace}/${this.#job.name}…`);
     try {
       await this.#job.cancel();

@@ -3,7 +3,7 @@
 import { readPrefix } from '../clone.ts';
 import type { Program } from '../command.ts';
 import { connectHere, type LocalConnection } from '../connection.ts';
-import { EXIT, UsageError } from '../exit.ts';
+import { UsageError } from '../exit.ts';
 import {
   collectFile,
   collectNames,
@@ -16,12 +16,10 @@ import {
   toShell,
 } from '../options.ts';
 import { type JobOptions, nameFor } from '../sdk/job-input.ts';
-import type { Job, JobInfo } from '../sdk/jobs.ts';
 import { pushSnapshot } from '../snapshot.ts';
 import { note, print, printJson, StatusLine } from '../terminal.ts';
 import { downloadArtifacts } from './artifacts.ts';
-import { announced, describeEnd, exitCodeOfJob, watchJob } from './follow.ts';
-import { InterruptHandler } from './interrupt.ts';
+import { announced, followToEnd } from './follow.ts';
 
 export function addRunCommand(program: Program): void {
   program
@@ -82,7 +80,10 @@ export function addRunCommand(program: Program): void {
         return;
       }
       note(`Job ${job.namespace}/${job.name}: ${job.url}`);
-      process.exitCode = await followToEnd(job, options);
+      const { code, info } = await followToEnd(job, options);
+      process.exitCode = code;
+      if (options.get !== undefined && info?.artifacts)
+        await downloadArtifacts(job, { folder: options.get });
     });
 }
 
@@ -120,25 +121,4 @@ async function prepareSource(
 function merge(...values: (Record<string, string> | undefined)[]) {
   const given = Object.assign({}, ...values) as Record<string, string>;
   return Object.keys(given).length === 0 ? undefined : given;
-}
-
-type FollowOptions = { get?: string | undefined; json?: true | undefined };
-
-/** Follows a job to its end or until the user detaches. @returns the exit code */
-async function followToEnd(job: Job, { get, json }: FollowOptions): Promise<number> {
-  const interrupts = new InterruptHandler(job);
-  let info: JobInfo;
-  try {
-    info = await watchJob(job, { json, patience: announced(interrupts.detached) });
-  } catch (error) {
-    if (!interrupts.detached.aborted) throw error;
-    note(`Detached. Follow it with: loam logs -f ${job.namespace}/${job.name}`);
-    return EXIT.interrupted;
-  } finally {
-    interrupts.dispose();
-  }
-  if (json) print(JSON.stringify({ kind: 'job', ...info }));
-  note(describeEnd(info));
-  if (get !== undefined && info.artifacts) await downloadArtifacts(job, { folder: get });
-  return interrupts.choice === 'cancel' ? EXIT.interrupted : exitCodeOfJob(info);
 }

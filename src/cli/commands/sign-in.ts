@@ -1,7 +1,7 @@
 /** `loam login`, `logout`, `whoami`, `git-credential` */
-import { spawn } from 'node:child_process';
 import { createInterface } from 'node:readline';
 import { setTimeout as delay } from 'node:timers/promises';
+import { openBrowser } from '../browser.ts';
 import type { Program } from '../command.ts';
 import {
   connect,
@@ -166,14 +166,6 @@ function checkPage(server: string, page: string): string {
     'bad_answer',
     `${server} sends you to ${page} to sign in. Use the address at which the server itself answers.`,
   );
-}
-
-export function openBrowser(page: string): void {
-  const program = { darwin: 'open', win32: 'explorer' }[process.platform as string] ?? 'xdg-open';
-  const child = spawn(program, [page], { stdio: 'ignore', detached: true });
-  // The address is on the screen, so a machine without a browser is no failure.
-  child.on('error', () => {});
-  child.unref();
 }
 
 /** The `key=value` lines of git, up to an empty line. */

@@ -186,9 +186,9 @@ export class Job {
           headers: { accept: 'text/event-stream', 'last-event-id': `${last}` },
           signal: options.signal,
         });
+        patience.succeeded();
         if (response.status === 204) return;
         for await (const event of readEvents(response, this.#transport.url)) {
-          patience.succeeded();
           const entry = parseEntry(event);
           // An entry that came before the connection was cut.
           if (entry.kind !== 'end' && entry.seq <= last) continue;

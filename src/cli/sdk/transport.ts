@@ -177,7 +177,7 @@ export class Transport {
 }
 
 /** The header for a token of either kind: only API keys contain a `$`. */
-export function authorizationOf(token: string): string {
+function authorizationOf(token: string): string {
   return token.includes('$') ? `API-Key ${token}` : `Bearer ${token}`;
 }
 

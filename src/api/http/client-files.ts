@@ -1,0 +1,81 @@
+/**
+ * Serves the command `loam` with its installer, and the client libraries, so that clients have the version of their server.
+ * `npm run build` writes the built files to `dist/`; the installer and the Python library are served from `src/cli`.
+ */
+import { createHash } from 'node:crypto';
+import { existsSync, readFileSync } from 'node:fs';
+import { basename, join } from 'node:path';
+import express, { type Router } from 'express';
+import { AppError } from '../../base/errors.ts';
+import type { Urls } from '../../base/urls.ts';
+import type { ByteRange } from '../../platform/storage/storage.ts';
+import { refuseOtherMethods } from '../../platform/web/methods.ts';
+import { sendObject } from '../../platform/web/send-object.ts';
+
+type Deps = { urls: Urls };
+
+const ROOT = join(import.meta.dirname, '../../..');
+const COMMAND = 'dist/cli/loam.mjs';
+
+/** Stands in the installer for the address of the server, as one word of the shell. */
+const BASE_PLACEHOLDER = 'BASE_URL_OF_THE_SERVER';
+
+/** Plain text for the installer, so that a browser shows it to people who want to read it first. */
+const PLAIN = 'text/plain; charset=utf-8';
+
+/**
+ * The files are held in memory, under 1 MB in all: one server serves the same build and its checksum, also while `npm run
+ * build` replaces the files on disk.
+ * @param root the folder that has `dist` and `src`
+ */
+export function createClientFiles({ urls }: Deps, root = ROOT): Router {
+  const read = (path: string) =>
+    existsSync(join(root, path)) ? readFileSync(join(root, path)) : null;
+  const router = express.Router({ caseSensitive: true, strict: true });
+
+  /** @param contents null if `source` has not been built */
+  const serve = (path: string, type: string, source: string, contents: Buffer | null) => {
+    const etag = contents ? sha256(contents).slice(0, 32) : '';
+    router
+      .route(path)
+      .get(async (req, res) => {
+        if (!contents)
+          throw new AppError(
+            'not_found',
+            `${source} is not built on this server: its operator must run "npm run build" and restart it`,
+          );
+        res.set({ 'Cache-Control': 'no-cache', 'X-Content-Type-Options': 'nosniff' });
+        res.setHeader('Content-Type', type);
+        const open = async (range?: ByteRange) => inOnePiece(contents, range);
+        await sendObject(req, res, { size: contents.length, etag, open });
+      })
+      .all(refuseOtherMethods(['GET']));
+  };
+
+  const installer = readFileSync(join(root, 'src/cli/install.sh'), 'utf8');
+  const command = read(COMMAND);
+  const checksum = command && Buffer.from(`${sha256(command)}  ${basename(COMMAND)}\n`);
+  const script = installer.replace(BASE_PLACEHOLDER, () => quoteForShell(urls.base));
+  serve('/cli/install.sh', PLAIN, 'src/cli/install.sh', Buffer.from(script));
+  serve('/cli/loam.mjs', 'text/javascript; charset=utf-8', COMMAND, command);
+  serve('/cli/loam.mjs.sha256', PLAIN, COMMAND, checksum);
+  for (const [source, type] of [
+    ['src/cli/python/loam.py', 'text/x-python; charset=utf-8'],
+    ['dist/sdk/loam.js', 'text/javascript; charset=utf-8'],
+    ['dist/sdk/loam.d.ts', 'application/typescript; charset=utf-8'],
+  ] as const)
+    serve(`/sdk/${basename(source)}`, type, source, read(source));
+  return router;
+}
+
+async function* inOnePiece(contents: Buffer, range?: ByteRange): AsyncGenerator<Buffer> {
+  yield range ? contents.subarray(range.start, range.end + 1) : contents;
+}
+
+function sha256(contents: Buffer): string {
+  return createHash('sha256').update(contents).digest('hex');
+}
+
+function quoteForShell(text: string): string {
+  return `'${text.replaceAll("'", "'\\''")}'`;
+}

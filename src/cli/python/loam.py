@@ -1,0 +1,1548 @@
+"""
+The Python library of Loam: jobs, repositories and webhooks. One file, for Python 3.9 and newer, that needs no packages.
+
+Sign in with `loam login`, or set `LOAM_URL` and `LOAM_TOKEN`. Then:
+
+```python
+import loam
+
+job = loam.Client().run("python train.py", repo="ada/model", gpu="A100-80GB", output_path="out")
+for line in job.logs():
+    print(line)
+job.result()
+job.artifacts.download("results")
+```
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import concurrent.futures
+import contextlib
+import functools
+import gzip
+import hashlib
+import hmac
+import http.client
+import json
+import os
+import pathlib
+import re
+import secrets as random_bytes
+import shutil
+import ssl
+import sys
+import tarfile
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+import uuid
+import warnings
+import zlib
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import (
+    IO,
+    Any,
+    Callable,
+    NamedTuple,
+    TypedDict,
+    TypeVar,
+    cast,
+)
+
+__all__ = [
+    "ArtifactFile",
+    "Artifacts",
+    "AsyncArtifacts",
+    "AsyncClient",
+    "AsyncJob",
+    "AsyncRepositories",
+    "AsyncWebhooks",
+    "Client",
+    "Delivery",
+    "Job",
+    "JobArtifacts",
+    "JobFailed",
+    "JobInfo",
+    "LoamError",
+    "LogLine",
+    "Repositories",
+    "Repository",
+    "Webhook",
+    "WebhookError",
+    "WebhookEvent",
+    "Webhooks",
+    "verify_webhook",
+]
+
+# The server limits lists and logs to 16 MiB; JSON of the largest answer is below this.
+_MAX_ANSWER_BYTES = 64 * 2**20
+# A line of a log has at most 64 KiB, and JSON escapes a byte with up to six.
+_MAX_EVENT_BYTES = 2**20
+_CHUNK_BYTES = 2**16
+_ANSWER_TIMEOUT_S = 120.0
+# The server sends a comment every 15 s, so a stream that is silent for longer has lost its connection.
+_SILENCE_TIMEOUT_S = 45.0
+# A request is sent again for this long, which a restart of the server takes; a download for as long without progress.
+_RETRY_S = 15.0
+_DOWNLOAD_RETRY_S = 120.0
+_MAX_PAUSE_S = 5.0
+_MAX_RETRY_AFTER_S = 60.0
+_MAX_MESSAGE = 2_000
+_MAX_REDIRECTS = 5
+_WEBHOOKS = "/auth/v1/seed/webhooks"
+_FINAL = frozenset({"succeeded", "failed", "cancelled", "timed_out"})
+# Codes whose message begins with the field at fault.
+_NAMES_FIELD = ("invalid_request", "already_exists")
+# The statuses of errors of GraphQL, whose answers have 200.
+_STATUS = {
+    "invalid_request": 400,
+    "authentication_failed": 401,
+    "permission_denied": 403,
+    "quota_exceeded": 403,
+    "not_found": 404,
+    "already_exists": 409,
+    "conflict": 409,
+    "rate_limit_exceeded": 429,
+    "internal_error": 500,
+}
+
+
+class LoamError(Exception):
+    """
+    A failed request. `code` is a code of the API, such as `not_found` or `permission_denied`; `unreachable` when no answer
+    came; `bad_answer` when the answer is not one of a Loam server. `status` is the HTTP status, 0 without an answer. `field`
+    names the parameter at fault, `request_id` the request in the server's log, and `retry_after` the seconds to wait, if the
+    answer has them.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        status: int = 0,
+        field: str | None = None,
+        request_id: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.status = status
+        self.field = field
+        self.request_id = request_id
+        self.retry_after = retry_after
+
+    @property
+    def is_temporary(self) -> bool:
+        """Whether the same request may succeed later: no connection, a request to wait, or a failure of the server."""
+        return self.code == "unreachable" or self.retry_after is not None or self.status >= 500
+
+
+class JobFailed(Exception):
+    """A job that ended without success. `info` has its `status`, and its `exit_code` unless its process never ended."""
+
+    def __init__(self, info: JobInfo) -> None:
+        exit_code = info.get("exit_code")
+        reason = "" if exit_code is None else f" with exit code {exit_code}"
+        super().__init__(f"Job {info['namespace']}/{info['name']} {info['status']}{reason}")
+        self.info = info
+        self.status = info["status"]
+        self.exit_code = exit_code
+
+
+class WebhookError(Exception):
+    """A request that is not a message of the webhook, or too old to accept."""
+
+
+class JobArtifacts(TypedDict):
+    """The files that a job left at `output_path`. The link works for 15 minutes without credentials."""
+
+    path: str
+    size_bytes: int
+    files: int
+    download_url: str
+
+
+class _JobBase(TypedDict):
+    id: str
+    name: str
+    namespace: str
+    status: str
+    gpu: str
+    gpu_count: int
+    region: str
+    cost_per_hour: str
+    created_at: str
+    started_at: str | None
+    completed_at: str | None
+
+
+class JobInfo(_JobBase, total=False):
+    """
+    A job as REST returns it. `status` is `queued`, `running`, `succeeded`, `failed`, `cancelled` or `timed_out`. Times are ISO
+    8601 in UTC, prices decimal numbers as text. `image`, `exit_code` and `artifacts` are absent if they do not apply, and lists
+    have the fields up to `runtime_seconds` only.
+    """
+
+    progress: str | None
+    runtime_seconds: int
+    command: str
+    repo: str | None
+    image: str
+    branch: str | None
+    commit_sha: str | None
+    cpu: int
+    memory_gb: int
+    disk_gb: int
+    timeout_minutes: int
+    retries: int
+    retry_count: int
+    output_path: str | None
+    exit_code: int
+    total_cost: str
+    artifacts: JobArtifacts
+
+
+class ArtifactFile(TypedDict):
+    """A file of the artifacts of a job. `path` is relative to `output_path`."""
+
+    path: str
+    size_bytes: int
+    download_url: str
+
+
+class _RepositoryBase(TypedDict):
+    id: str
+    name: str
+    namespace: str
+    full_name: str
+    description: str | None
+    visibility: str
+    default_branch: str
+    size_bytes: int
+    language: str | None
+    created_at: str
+    updated_at: str
+    pushed_at: str | None
+
+
+class Repository(_RepositoryBase, total=False):
+    """A repository as REST returns it. Lists lack the fields from `content_addressed` on; only `create` has the URLs."""
+
+    content_addressed: bool
+    branch_protection: bool
+    secret_scanning: bool
+    collaborators: int
+    branches: int
+    tags: int
+    clone_url: str
+    ssh_url: str
+
+
+class Webhook(TypedDict):
+    """A webhook as REST returns it, without its secret."""
+
+    id: str
+    name: str
+    url: str
+    event_types: list[str]
+    namespaces: list[str]
+    has_secret: bool
+    active: bool
+    created_at: str
+    updated_at: str
+
+
+class Delivery(TypedDict):
+    """One event for one webhook. `status` is `pending`, `succeeded` or `failed`; `outcome` is the result of the last attempt."""
+
+    id: str
+    event_id: str
+    event_type: str
+    status: str
+    outcome: str | None
+    response_status: int | None
+    attempts: int
+    next_attempt_at: str | None
+    created_at: str
+    completed_at: str | None
+
+
+class WebhookEvent(TypedDict):
+    """The body of a message. `data` is the job or repository as it was at `timestamp`."""
+
+    id: str
+    type: str
+    timestamp: str
+    namespace: str
+    data: dict[str, Any]
+
+
+class LogLine(NamedTuple):
+    """A line of a log. `str(line)` is its message, `id` its position, from which `Job.logs(after=id)` continues."""
+
+    id: int
+    timestamp: str
+    message: str
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class Client:
+    """
+    A Loam server, as one user sees it. `client.repositories` are its `Repositories`, `client.webhooks` its `Webhooks`.
+
+    Without arguments, it reads `LOAM_URL` and `LOAM_TOKEN`, or else the file that `loam login` writes, `loam/credentials.json`
+    in `$XDG_CONFIG_HOME` or `~/.config`. `token` is an access token, or an API key as `name$secret`. `LOAM_CA` names a file of
+    certificate authorities to trust besides those of the system. `HTTPS_PROXY` and `NO_PROXY` work as in curl.
+
+    While the server is away, fails or asks to wait, requests are retried for 15 seconds. The token is never sent to another
+    address: redirects of the API are errors, and downloads use signed links.
+
+    Raises `LoamError` without credentials, and as all methods do when a request fails.
+    """
+
+    def __init__(self, url: str | None = None, token: str | None = None) -> None:
+        self.url, self._authorization = _credentials(url, token)
+        self.repositories = Repositories(self)
+        self.webhooks = Webhooks(self)
+        self._namespace: str | None = None
+        context = ssl.create_default_context()
+        authorities = os.environ.get("LOAM_CA")
+        if authorities:
+            context.load_verify_locations(authorities)
+        # No handlers of redirects, files or FTP: a hostile server must not choose what this program reads.
+        self._opener = urllib.request.OpenerDirector()
+        for handler in (
+            urllib.request.ProxyHandler(),
+            urllib.request.HTTPHandler(),
+            urllib.request.HTTPSHandler(context=context),
+            urllib.request.UnknownHandler(),
+        ):
+            self._opener.add_handler(handler)
+
+    def run(
+        self,
+        command: str,
+        *,
+        repo: str | None = None,
+        image: str | None = None,
+        branch: str | None = None,
+        gpu: str = "none",
+        gpu_count: int | None = None,
+        cpu: int | None = None,
+        memory_gb: int | None = None,
+        disk_gb: int | None = None,
+        env: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        region: str | None = None,
+        timeout_minutes: int | None = None,
+        retries: int | None = None,
+        output_path: str | None = None,
+        name: str | None = None,
+        namespace: str | None = None,
+    ) -> Job:
+        """
+        Creates a job and returns at once. The job needs `repo` (as `namespace/name`), `image`, or both. Fields that are left
+        out have the defaults of the API. `gpu` also takes a model with a count, as `A100-80GB:2`. Without `name`, the job gets
+        one with a random end; without `namespace`, it belongs to that of `repo`, or else to the user's own. `secrets` are
+        variables that are stored encrypted and masked in the log.
+        """
+        if ":" in gpu and gpu_count is None:
+            gpu, _, count = gpu.partition(":")
+            gpu_count = int(count) if count.isdecimal() else 0
+        if namespace is None:
+            namespace = repo.split("/")[0] if repo else self._own_namespace()
+        chosen = name or _random_name(repo or image or "job")
+        fields: dict[str, Any] = {
+            "name": chosen,
+            "command": command,
+            "repo": repo,
+            "image": image,
+            "branch": branch,
+            "gpu": gpu,
+            "gpu_count": gpu_count,
+            "cpu": cpu,
+            "memory_gb": memory_gb,
+            "disk_gb": disk_gb,
+            "env": None if env is None else dict(env),
+            "region": region,
+            "timeout_minutes": timeout_minutes,
+            "retries": retries,
+            "output_path": output_path,
+        }
+        given = {key: value for key, value in fields.items() if value is not None}
+        try:
+            if secrets or labels:
+                self._create_with_graphql(namespace, given, secrets or {}, labels or {})
+            else:
+                self.request("POST", f"/auth/v1/seed/{_quote(namespace)}/jobs", given)
+        except LoamError as error:
+            # A server that died after it had created the job answers the repeated request with this.
+            if name is not None or error.code != "already_exists":
+                raise
+        return self.job(chosen, namespace)
+
+    def _create_with_graphql(
+        self,
+        namespace: str,
+        given: Mapping[str, Any],
+        secrets: Mapping[str, str],
+        labels: Mapping[str, str],
+    ) -> None:
+        """REST has no field for secrets and labels. GraphQL names fields and values in another form."""
+        job_input = {
+            re.sub(r"_(\w)", lambda found: found[1].upper(), key): value
+            for key, value in given.items()
+        }
+        job_input["namespace"] = namespace
+        for key in ("gpu", "region"):
+            if key in given:
+                job_input[key] = re.sub(r"\W", "_", given[key]).upper()
+        if "env" in given:
+            job_input["env"] = [
+                {"name": key, "value": value} for key, value in given["env"].items()
+            ]
+        job_input["secrets"] = [{"name": key, "value": value} for key, value in secrets.items()]
+        job_input["labels"] = [{"key": key, "value": value} for key, value in labels.items()]
+        self.graphql(
+            "mutation ($input: CreateJobInput!) { createJob(input: $input) { job { id } } }",
+            {"input": job_input},
+        )
+
+    def job(self, name: str, namespace: str | None = None) -> Job:
+        """The job of this name, in the user's own namespace if none is given."""
+        namespace = namespace or self._own_namespace()
+        return Job(self, cast(JobInfo, self.request("GET", _job_path(namespace, name))))
+
+    def jobs(self, namespace: str | None = None, *, status: str | None = None) -> Iterator[JobInfo]:
+        """The jobs of a namespace, newest first. Further pages are read as the iterator reaches them."""
+        namespace = namespace or self._own_namespace()
+        for info in self._list(f"/{_quote(namespace)}/jobs", {"status": status}):
+            yield cast(JobInfo, info)
+
+    def whoami(self) -> dict[str, str]:
+        """The user of the token: `user_id`, `username`, `email` and `namespace`."""
+        return cast(dict[str, str], self.request("GET", "/auth/v1/whoami"))
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        query: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Sends a REST request for which there is no method, and returns its JSON, or None for an empty answer."""
+        given = {key: value for key, value in (query or {}).items() if value is not None}
+        path += f"?{urllib.parse.urlencode(given)}" if given else ""
+        headers = {"Accept": "application/json"}
+        data = None
+        if method == "POST":
+            # The server runs a repeated request with the same key once.
+            headers["Idempotency-Key"] = str(uuid.uuid4())
+        if body is not None:
+            data = json.dumps(body).encode()
+            headers["Content-Type"] = "application/json"
+        deadline = time.monotonic() + _RETRY_S
+        pauses = _Pauses()
+        while True:
+            try:
+                with self._send(method, path, headers, data) as response:
+                    answer = _read_bounded(response, self.url)
+                return json.loads(answer) if answer else None
+            except LoamError as error:
+                pause = pauses.after(error)
+                if not error.is_temporary or time.monotonic() + pause > deadline:
+                    raise
+            except ValueError:
+                raise _no_loam(self.url) from None
+            time.sleep(pause)
+
+    def graphql(self, query: str, variables: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Runs a GraphQL operation and returns its `data`. Raises `LoamError` with the first of its errors."""
+        answer = self.request(
+            "POST", "/graphql", {"query": query, "variables": dict(variables or {})}
+        )
+        if not isinstance(answer, dict):
+            raise _no_loam(self.url)
+        for error in answer.get("errors") or ():
+            extensions = error.get("extensions") or {}
+            code = str(extensions.get("code", "bad_answer")).lower()
+            raise LoamError(
+                code, str(error.get("message")), _STATUS.get(code, 400), extensions.get("field")
+            )
+        data = answer.get("data")
+        if not isinstance(data, dict):
+            raise _no_loam(self.url)
+        return data
+
+    def _own_namespace(self) -> str:
+        if self._namespace is None:
+            self._namespace = self.whoami()["namespace"]
+        return self._namespace
+
+    def _list(self, path: str, query: Mapping[str, Any] | None = None) -> Iterator[Any]:
+        page, pages = 1, 1
+        while page <= pages:
+            answer = self.request(
+                "GET", path, query={**(query or {}), "page": page, "per_page": 100}
+            )
+            yield from answer["data"]
+            page, pages = page + 1, answer["pagination"]["total_pages"]
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+        timeout: float = _ANSWER_TIMEOUT_S,
+    ) -> http.client.HTTPResponse:
+        """The answer, whose status is below 300."""
+        if not path.startswith("/") or path.startswith("//"):
+            raise LoamError("invalid_request", f"{path} is not a path of {self.url}")
+        headers = {**headers, "Authorization": self._authorization}
+        response = self._open(self.url + path, method, headers, body, timeout)
+        if response.status < 300:
+            return response
+        with response:
+            raise _refusal(response, self.url)
+
+    def _open(
+        self,
+        url: str,
+        method: str,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+        timeout: float = _ANSWER_TIMEOUT_S,
+    ) -> http.client.HTTPResponse:
+        """The answer, whatever its status. Redirects are not followed."""
+        request = urllib.request.Request(url, body, dict(headers), method=method)
+        request.add_header(
+            "User-Agent", f"loam.py Python/{sys.version_info[0]}.{sys.version_info[1]}"
+        )
+        with _reaching(_origin(url)):
+            return cast(http.client.HTTPResponse, self._opener.open(request, timeout=timeout))
+
+    def _open_download(self, url: str, offset: int) -> http.client.HTTPResponse:
+        """Opens a signed link from a byte on, without credentials. It may redirect to the storage of the server."""
+        for _ in range(_MAX_REDIRECTS):
+            if not url.startswith(("https://", "http://")):
+                raise LoamError("bad_answer", f"{url[:200]} is not an http or https URL")
+            response = self._open(url, "GET", {"Range": f"bytes={offset}-"} if offset else {})
+            location = response.headers.get("Location")
+            if response.status not in (301, 302, 303, 307, 308) or location is None:
+                return response
+            response.close()
+            target = urllib.parse.urljoin(url, location)
+            if url.startswith("https://") and target.startswith("http://"):
+                raise LoamError("bad_answer", f"{_origin(url)} redirects to an address without TLS")
+            url = target
+        raise LoamError("bad_answer", f"{_origin(url)} redirects more than {_MAX_REDIRECTS} times")
+
+
+class Job:
+    """A job. `info` is the `JobInfo` of the last answer, and `artifacts` are the files that the job has left."""
+
+    def __init__(self, client: Client, info: JobInfo) -> None:
+        self._client = client
+        self.info = info
+        self.artifacts = Artifacts(self)
+
+    def __repr__(self) -> str:
+        return f"<Job {self.namespace}/{self.name} {self.status}>"
+
+    @property
+    def id(self) -> str:
+        """The id, such as `job_…`."""
+        return self.info["id"]
+
+    @property
+    def name(self) -> str:
+        """The name, which is unique in the namespace."""
+        return self.info["name"]
+
+    @property
+    def namespace(self) -> str:
+        """The user or organization that owns the job."""
+        return self.info["namespace"]
+
+    @property
+    def status(self) -> str:
+        """The status of the last answer; `refresh` asks again."""
+        return self.info["status"]
+
+    def refresh(self) -> JobInfo:
+        """Asks the server for the job, and returns its new `info`."""
+        self.info = cast(JobInfo, self._client.request("GET", _job_path(self.namespace, self.name)))
+        return self.info
+
+    def logs(self, *, after: int = 0) -> Iterator[LogLine]:
+        """
+        Follows the log from its beginning, or after the line with this id, until the job has ended. While the server cannot be
+        reached, it waits, and then continues after the last line, without losing or repeating one.
+        """
+        for batch in self._log_batches(after):
+            yield from batch
+
+    def _log_batches(self, after: int) -> Iterator[list[LogLine]]:
+        """The lines as they arrive. A list is empty at each sign of life and each failure, so that a thread can stop there."""
+        last_id = after
+        pauses = _Pauses()
+        while True:
+            # Without an error, the server has closed the stream before its end, because it stops.
+            error: LoamError | None = None
+            try:
+                for events in self._events(last_id):
+                    pauses = _Pauses()
+                    lines: list[LogLine] = []
+                    for event in events:
+                        if event.kind == "end":
+                            yield lines
+                            return
+                        last_id = event.id or last_id
+                        if event.kind == "log":
+                            timestamp, message = event.data["timestamp"], event.data["message"]
+                            lines.append(LogLine(last_id, timestamp, message))
+                    yield lines
+            except LoamError as failure:
+                if not failure.is_temporary:
+                    raise
+                error = failure
+            yield []
+            time.sleep(pauses.after(error))
+
+    def _events(self, last_id: int) -> Iterator[list[_Event]]:
+        """The events of one connection as they arrive; an empty list for a comment. An `end` is the last."""
+        headers = {"Accept": "text/event-stream", "Last-Event-ID": str(last_id)}
+        path = _job_path(self.namespace, self.name) + "/logs?stream=true"
+        url = self._client.url
+        with self._client._send("GET", path, headers, timeout=_SILENCE_TIMEOUT_S) as response:
+            if response.status == 204:
+                yield [_Event(0, "end", {})]
+                return
+            unread = b""
+            while True:
+                with _reaching(url):
+                    chunk = response.read1(_CHUNK_BYTES)
+                if not chunk:
+                    return
+                *blocks, unread = (unread + chunk).split(b"\n\n")
+                if len(unread) > _MAX_EVENT_BYTES:
+                    raise _no_loam(url)
+                try:
+                    yield [event for event in map(_parse_event, blocks) if event is not None]
+                except (ValueError, KeyError):
+                    raise _no_loam(url) from None
+
+    def wait(self, timeout: float | None = None) -> JobInfo:
+        """
+        Waits until the job has ended, however it ends, also while the server cannot be reached. Raises TimeoutError after
+        `timeout` seconds; the job goes on.
+        """
+        for pause in self._pauses_to_end(timeout):
+            time.sleep(pause)
+        return self.info
+
+    def _pauses_to_end(self, timeout: float | None) -> Iterator[float]:
+        """Asks for the status between the pauses, until it is final."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        pause = 0.5
+        while True:
+            try:
+                if self.refresh()["status"] in _FINAL:
+                    return
+            except LoamError as error:
+                if not error.is_temporary:
+                    raise
+            left = pause if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"Job {self.namespace}/{self.name} is still {self.status}")
+            yield min(pause, left)
+            pause = min(1.5 * pause, _MAX_PAUSE_S)
+
+    def result(self, timeout: float | None = None) -> JobInfo:
+        """Waits as `wait` does, and raises `JobFailed` unless the job has succeeded."""
+        info = self.wait(timeout)
+        if info["status"] != "succeeded":
+            raise JobFailed(info)
+        return info
+
+    def cancel(self) -> None:
+        """Cancels the job. Its processes get SIGTERM, and SIGKILL after 30 seconds. Raises `LoamError` when it has ended."""
+        path = f"/auth/v1/seed/{_quote(self.namespace)}/jobs/{_quote(self.name)}/cancel"
+        self._client.request("POST", path)
+        self.refresh()
+
+    def delete(self, *, delete_artifacts: bool = False) -> None:
+        """Deletes the ended job with its log, and its artifacts if wanted."""
+        path = f"/auth/v1/seed/{_quote(self.namespace)}/jobs/{_quote(self.name)}"
+        query = {"delete_artifacts": "true"} if delete_artifacts else None
+        self._client.request("DELETE", path, query=query)
+
+
+class Artifacts:
+    """The files that a job left at its `output_path`."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def list(self) -> Iterator[ArtifactFile]:
+        """The files. There are none before the job has ended."""
+        query = """query ($namespace: String!, $name: String!, $after: String) {
+          job(namespace: $namespace, name: $name) { artifacts { files(first: 100, after: $after) {
+            nodes { path size_bytes: sizeBytes download_url: downloadUrl } pageInfo { endCursor hasNextPage }
+          } } } }"""
+        variables: dict[str, Any] = {"namespace": self._job.namespace, "name": self._job.name}
+        while True:
+            artifacts = self._job._client.graphql(query, variables)["job"]["artifacts"]
+            if artifacts is None:
+                return
+            yield from artifacts["files"]["nodes"]
+            page = artifacts["files"]["pageInfo"]
+            if not page["hasNextPage"]:
+                return
+            variables["after"] = page["endCursor"]
+
+    def download(self, folder: str | os.PathLike[str]) -> Sequence[str]:
+        """
+        Downloads all files into a folder, which is created, and returns their paths in it. Existing files are replaced. After a
+        cut, also one of the program, the download continues where it was; the folder has a hidden file until then. Links are
+        left out with a warning. Raises `LoamError` with the code `unsafe_archive` for a path that leads out of the folder.
+        """
+        target = pathlib.Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        # A hostile server must not choose the folder by the id.
+        archive = target / f".loam-{re.sub('[^A-Za-z0-9_]', '', self._job.id)}.tar.gz"
+        self._fetch(archive)
+        try:
+            return _extract(archive, target)
+        finally:
+            archive.unlink()
+
+    def _fetch(self, archive: pathlib.Path) -> None:
+        """Downloads what is missing of the archive. The link is new in each try, because it expires."""
+        pauses = _Pauses()
+        progress_at = time.monotonic()
+        while True:
+            info = self._job.refresh().get("artifacts")
+            if info is None:
+                raise LoamError(
+                    "not_found",
+                    f"Job {self._job.namespace}/{self._job.name} has no artifacts: its status is "
+                    f"{self._job.status}, and its output_path {self._job.info.get('output_path')}",
+                )
+            have = archive.stat().st_size if archive.exists() else 0
+            if have == info["size_bytes"]:
+                return
+            try:
+                return self._fetch_rest(archive, info["download_url"], have, info["size_bytes"])
+            except LoamError as error:
+                if archive.exists() and archive.stat().st_size > have:
+                    pauses = _Pauses()
+                    progress_at = time.monotonic()
+                if not error.is_temporary or time.monotonic() > progress_at + _DOWNLOAD_RETRY_S:
+                    raise
+                time.sleep(pauses.after(error))
+
+    def _fetch_rest(self, archive: pathlib.Path, url: str, have: int, size: int) -> None:
+        origin = _origin(url)
+        with self._job._client._open_download(url, have if have < size else 0) as response:
+            if response.status not in (200, 206):
+                raise _refusal(response, origin)
+            resumed = response.status == 206
+            left = size - have if resumed else size
+            with open(archive, "ab" if resumed else "wb") as file:
+                while True:
+                    with _reaching(origin):
+                        chunk = response.read(_CHUNK_BYTES)
+                    if not chunk:
+                        break
+                    left -= len(chunk)
+                    if left < 0:
+                        raise LoamError(
+                            "bad_answer",
+                            f"{origin} sends more than the {size} bytes of the artifacts",
+                        )
+                    file.write(chunk)
+        if left > 0:
+            raise LoamError("unreachable", f"The download from {origin} broke off")
+
+
+class Repositories:
+    """Repositories. `repository` is always a full name, as `namespace/name`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def create(
+        self,
+        name: str,
+        *,
+        namespace: str | None = None,
+        description: str | None = None,
+        visibility: str | None = None,
+        default_branch: str | None = None,
+        auto_init: bool | None = None,
+        gitignore_template: str | None = None,
+    ) -> Repository:
+        """
+        Creates a repository, in the user's own namespace if none is given. `visibility` is `private` (the default), `internal`
+        or `public`. It starts with a commit, unless `auto_init` is false. The answer has `clone_url` and `ssh_url`.
+        """
+        fields = {
+            "name": name,
+            "description": description,
+            "visibility": visibility,
+            "default_branch": default_branch,
+            "auto_init": auto_init,
+            "gitignore_template": gitignore_template,
+        }
+        path = f"/auth/v1/repository/{_quote(namespace or self._client._own_namespace())}"
+        given = {key: value for key, value in fields.items() if value is not None}
+        return cast(Repository, self._client.request("POST", path, given))
+
+    def list(
+        self, namespace: str | None = None, *, visibility: str | None = None
+    ) -> Iterator[Repository]:
+        """The repositories of a namespace that the user may see, the last changed first."""
+        path = f"/auth/v1/repository/{_quote(namespace or self._client._own_namespace())}"
+        for repository in self._client._list(path, {"visibility": visibility}):
+            yield cast(Repository, repository)
+
+    def get(self, repository: str) -> Repository:
+        """One repository."""
+        return cast(Repository, self._client.request("GET", self._path(repository)))
+
+    def rename(self, repository: str, name: str) -> None:
+        """Renames a repository. Clone URLs with the old name stop working."""
+        self._client.request("PUT", self._path(repository) + "/name", {"name": name})
+
+    def set_visibility(self, repository: str, visibility: str) -> None:
+        """Changes who may see a repository: `private`, `internal` or `public`."""
+        path = self._path(repository) + "/visibility"
+        self._client.request("POST", path, {"visibility": visibility})
+
+    def transfer(self, repository: str, namespace: str) -> None:
+        """Moves a repository to another namespace. Needs admin rights in both."""
+        path = self._path(repository) + "/transfer"
+        self._client.request("POST", path, {"new_namespace": namespace})
+
+    def delete(self, repository: str) -> None:
+        """Deletes a repository with all its data. This cannot be undone."""
+        self._client.request("DELETE", self._path(repository))
+
+    def _path(self, repository: str) -> str:
+        """REST names repositories by their id, which GraphQL knows for a name."""
+        namespace, slash, name = repository.partition("/")
+        if not slash or not name:
+            raise LoamError(
+                "invalid_request", f'repository: must be "namespace/name", not "{repository}"'
+            )
+        query = "query ($namespace: String!, $name: String!) { repository(namespace: $namespace, name: $name) { id } }"
+        found = self._client.graphql(query, {"namespace": namespace, "name": name})
+        return f"/auth/v1/repository/{_quote(namespace)}/{_quote(found['repository']['id'])}"
+
+
+class Webhooks:
+    """Webhooks, which need admin rights in their namespaces."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def create(
+        self,
+        name: str,
+        url: str,
+        *,
+        event_types: Sequence[str],
+        namespaces: Sequence[str],
+        secret: str | None = None,
+    ) -> Webhook:
+        """
+        Creates a webhook that sends the events of its types (such as `job.completed` and `job.failed`) in its namespaces to an
+        HTTPS endpoint, which checks them with `verify_webhook`. Without a secret they are not signed.
+        """
+        fields = {
+            "name": name,
+            "url": url,
+            "event_types": [*event_types],
+            "namespaces": [*namespaces],
+            **({} if secret is None else {"secret": secret}),
+        }
+        return cast(Webhook, self._client.request("POST", _WEBHOOKS, fields))
+
+    def list(self) -> Iterator[Webhook]:
+        """The webhooks of all namespaces that the user administers, newest first."""
+        for webhook in self._client._list(_WEBHOOKS):
+            yield cast(Webhook, webhook)
+
+    def get(self, id: str) -> Webhook:
+        """One webhook."""
+        return cast(Webhook, self._client.request("GET", f"{_WEBHOOKS}/{_quote(id)}"))
+
+    def update(
+        self,
+        id: str,
+        *,
+        name: str | None = None,
+        url: str | None = None,
+        event_types: Sequence[str] | None = None,
+        namespaces: Sequence[str] | None = None,
+        secret: str | None = None,
+        active: bool | None = None,
+    ) -> Webhook:
+        """Changes the given fields. The former secret signs as well for 24 hours."""
+        fields = {
+            "name": name,
+            "url": url,
+            "event_types": None if event_types is None else [*event_types],
+            "namespaces": None if namespaces is None else [*namespaces],
+            "secret": secret,
+            "active": active,
+        }
+        given = {key: value for key, value in fields.items() if value is not None}
+        return cast(Webhook, self._client.request("PATCH", f"{_WEBHOOKS}/{_quote(id)}", given))
+
+    def delete(self, id: str) -> None:
+        """Deletes a webhook, which sends no more events."""
+        self._client.request("DELETE", f"{_WEBHOOKS}/{_quote(id)}")
+
+    def test(self, id: str) -> Delivery:
+        """Sends a `ping` to the endpoint, and returns the delivery, which is pending."""
+        return cast(Delivery, self._client.request("POST", f"{_WEBHOOKS}/{_quote(id)}/test"))
+
+    def deliveries(self, id: str, *, status: str | None = None) -> Iterator[Delivery]:
+        """The deliveries of the last 30 days, newest first."""
+        path = f"{_WEBHOOKS}/{_quote(id)}/deliveries"
+        for delivery in self._client._list(path, {"status": status}):
+            yield cast(Delivery, delivery)
+
+    def redeliver(self, id: str, delivery: str) -> Delivery:
+        """Sends the event of a delivery again, and returns the new delivery."""
+        path = f"{_WEBHOOKS}/{_quote(id)}/deliveries/{_quote(delivery)}/redeliver"
+        return cast(Delivery, self._client.request("POST", path))
+
+
+def verify_webhook(
+    headers: Mapping[str, str],
+    body: bytes | str,
+    secret: str,
+    *,
+    tolerance: float | None = 300,
+) -> WebhookEvent:
+    """
+    Checks that a request to an endpoint was signed with the secret of the webhook, and returns its event. `body` is the body
+    as it came, before any parsing; the case of the names in `headers` does not matter.
+
+    The message must have been sent within `tolerance` seconds of now, so that nobody can send a recorded one later. With
+    `tolerance=None`, its age does not matter, and `X-Service-Signature`, which covers no time, is accepted alone. Raises
+    `WebhookError`.
+    """
+    given = {name.lower(): value for name, value in headers.items()}
+    raw = body.encode() if isinstance(body, str) else body
+    signatures = given.get("webhook-signature")
+    if signatures is not None:
+        expected = _standard_signature(given, raw, secret, tolerance)
+        candidates = signatures.split(" ")
+    elif tolerance is None and "x-service-signature" in given:
+        expected = "sha256=" + hmac.new(secret.encode(), raw, hashlib.sha256).hexdigest()
+        former = given.get("x-service-signature-former", "")
+        candidates = [given["x-service-signature"], former]
+    else:
+        raise WebhookError(
+            "The request has no header webhook-signature: the webhook needs a secret"
+        )
+    # All are compared, so that the time does not tell which was right.
+    matches = [hmac.compare_digest(one.encode(), expected.encode()) for one in candidates]
+    if not any(matches):
+        raise WebhookError("No signature of the request fits its body and the secret")
+    try:
+        event = json.loads(raw)
+    except ValueError:
+        raise WebhookError("The body is not JSON") from None
+    return cast(WebhookEvent, event)
+
+
+def _standard_signature(
+    headers: Mapping[str, str], body: bytes, secret: str, tolerance: float | None
+) -> str:
+    """The signature of Standard Webhooks that the headers must have."""
+    message_id, timestamp = headers.get("webhook-id"), headers.get("webhook-timestamp", "")
+    if message_id is None or not re.fullmatch(r"[0-9]{1,15}", timestamp):
+        raise WebhookError("The request lacks webhook-id, or webhook-timestamp is no number")
+    if tolerance is not None and abs(time.time() - int(timestamp)) > tolerance:
+        raise WebhookError(
+            f"The message is not of the last {tolerance:g} seconds: webhook-timestamp is {timestamp}"
+        )
+    key = secret.encode()
+    if secret.startswith("whsec_"):
+        try:
+            key = base64.b64decode(secret[len("whsec_") :], validate=True) or key
+        except binascii.Error:
+            raise WebhookError("The secret must be base64 after whsec_") from None
+    signed = f"{message_id}.{timestamp}.".encode() + body
+    return "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+
+
+class AsyncClient:
+    """
+    `Client` for asyncio, with the same methods and arguments. Each call runs the method of `Client` in one of 64 threads. A task
+    that is cancelled ends at once, but its request continues in the thread. Following a log then ends within 15 seconds.
+    """
+
+    def __init__(self, url: str | None = None, token: str | None = None) -> None:
+        self._client = Client(url, token)
+        self.url = self._client.url
+        self.repositories = AsyncRepositories(self._client.repositories)
+        self.webhooks = AsyncWebhooks(self._client.webhooks)
+
+    async def run(
+        self,
+        command: str,
+        *,
+        repo: str | None = None,
+        image: str | None = None,
+        branch: str | None = None,
+        gpu: str = "none",
+        gpu_count: int | None = None,
+        cpu: int | None = None,
+        memory_gb: int | None = None,
+        disk_gb: int | None = None,
+        env: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        region: str | None = None,
+        timeout_minutes: int | None = None,
+        retries: int | None = None,
+        output_path: str | None = None,
+        name: str | None = None,
+        namespace: str | None = None,
+    ) -> AsyncJob:
+        """As `Client.run`."""
+        job = await _in_thread(
+            self._client.run,
+            command,
+            repo=repo,
+            image=image,
+            branch=branch,
+            gpu=gpu,
+            gpu_count=gpu_count,
+            cpu=cpu,
+            memory_gb=memory_gb,
+            disk_gb=disk_gb,
+            env=env,
+            secrets=secrets,
+            labels=labels,
+            region=region,
+            timeout_minutes=timeout_minutes,
+            retries=retries,
+            output_path=output_path,
+            name=name,
+            namespace=namespace,
+        )
+        return AsyncJob(job)
+
+    async def job(self, name: str, namespace: str | None = None) -> AsyncJob:
+        """As `Client.job`."""
+        return AsyncJob(await _in_thread(self._client.job, name, namespace))
+
+    async def jobs(
+        self, namespace: str | None = None, *, status: str | None = None
+    ) -> AsyncIterator[JobInfo]:
+        """As `Client.jobs`."""
+        async for info in _in_threads(self._client.jobs(namespace, status=status)):
+            yield info
+
+    async def whoami(self) -> dict[str, str]:
+        """As `Client.whoami`."""
+        return await _in_thread(self._client.whoami)
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        query: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """As `Client.request`."""
+        return await _in_thread(self._client.request, method, path, body, query)
+
+    async def graphql(
+        self, query: str, variables: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """As `Client.graphql`."""
+        return await _in_thread(self._client.graphql, query, variables)
+
+
+class AsyncJob:
+    """`Job` for asyncio."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self.artifacts = AsyncArtifacts(job.artifacts)
+
+    def __repr__(self) -> str:
+        return repr(self._job).replace("<Job", "<AsyncJob")
+
+    @property
+    def info(self) -> JobInfo:
+        """As `Job.info`."""
+        return self._job.info
+
+    @property
+    def id(self) -> str:
+        """As `Job.id`."""
+        return self._job.id
+
+    @property
+    def name(self) -> str:
+        """As `Job.name`."""
+        return self._job.name
+
+    @property
+    def namespace(self) -> str:
+        """As `Job.namespace`."""
+        return self._job.namespace
+
+    @property
+    def status(self) -> str:
+        """As `Job.status`."""
+        return self._job.status
+
+    async def refresh(self) -> JobInfo:
+        """As `Job.refresh`."""
+        return await _in_thread(self._job.refresh)
+
+    async def logs(self, *, after: int = 0) -> AsyncIterator[LogLine]:
+        """As `Job.logs`."""
+        async for batch in _in_threads(self._job._log_batches(after)):
+            for line in batch:
+                yield line
+
+    async def wait(self, timeout: float | None = None) -> JobInfo:
+        """As `Job.wait`."""
+        async for pause in _in_threads(self._job._pauses_to_end(timeout)):
+            await asyncio.sleep(pause)
+        return self._job.info
+
+    async def result(self, timeout: float | None = None) -> JobInfo:
+        """As `Job.result`."""
+        info = await self.wait(timeout)
+        if info["status"] != "succeeded":
+            raise JobFailed(info)
+        return info
+
+    async def cancel(self) -> None:
+        """As `Job.cancel`."""
+        await _in_thread(self._job.cancel)
+
+    async def delete(self, *, delete_artifacts: bool = False) -> None:
+        """As `Job.delete`."""
+        await _in_thread(self._job.delete, delete_artifacts=delete_artifacts)
+
+
+class AsyncArtifacts:
+    """`Artifacts` for asyncio."""
+
+    def __init__(self, artifacts: Artifacts) -> None:
+        self._artifacts = artifacts
+
+    async def list(self) -> AsyncIterator[ArtifactFile]:
+        """As `Artifacts.list`."""
+        async for file in _in_threads(self._artifacts.list()):
+            yield file
+
+    async def download(self, folder: str | os.PathLike[str]) -> Sequence[str]:
+        """As `Artifacts.download`."""
+        return await _in_thread(self._artifacts.download, folder)
+
+
+class AsyncRepositories:
+    """`Repositories` for asyncio."""
+
+    def __init__(self, repositories: Repositories) -> None:
+        self._repositories = repositories
+
+    async def create(
+        self,
+        name: str,
+        *,
+        namespace: str | None = None,
+        description: str | None = None,
+        visibility: str | None = None,
+        default_branch: str | None = None,
+        auto_init: bool | None = None,
+        gitignore_template: str | None = None,
+    ) -> Repository:
+        """As `Repositories.create`."""
+        return await _in_thread(
+            self._repositories.create,
+            name,
+            namespace=namespace,
+            description=description,
+            visibility=visibility,
+            default_branch=default_branch,
+            auto_init=auto_init,
+            gitignore_template=gitignore_template,
+        )
+
+    async def list(
+        self, namespace: str | None = None, *, visibility: str | None = None
+    ) -> AsyncIterator[Repository]:
+        """As `Repositories.list`."""
+        async for repository in _in_threads(
+            self._repositories.list(namespace, visibility=visibility)
+        ):
+            yield repository
+
+    async def get(self, repository: str) -> Repository:
+        """As `Repositories.get`."""
+        return await _in_thread(self._repositories.get, repository)
+
+    async def rename(self, repository: str, name: str) -> None:
+        """As `Repositories.rename`."""
+        await _in_thread(self._repositories.rename, repository, name)
+
+    async def set_visibility(self, repository: str, visibility: str) -> None:
+        """As `Repositories.set_visibility`."""
+        await _in_thread(self._repositories.set_visibility, repository, visibility)
+
+    async def transfer(self, repository: str, namespace: str) -> None:
+        """As `Repositories.transfer`."""
+        await _in_thread(self._repositories.transfer, repository, namespace)
+
+    async def delete(self, repository: str) -> None:
+        """As `Repositories.delete`."""
+        await _in_thread(self._repositories.delete, repository)
+
+
+class AsyncWebhooks:
+    """`Webhooks` for asyncio."""
+
+    def __init__(self, webhooks: Webhooks) -> None:
+        self._webhooks = webhooks
+
+    async def create(
+        self,
+        name: str,
+        url: str,
+        *,
+        event_types: Sequence[str],
+        namespaces: Sequence[str],
+        secret: str | None = None,
+    ) -> Webhook:
+        """As `Webhooks.create`."""
+        return await _in_thread(
+            self._webhooks.create,
+            name,
+            url,
+            event_types=event_types,
+            namespaces=namespaces,
+            secret=secret,
+        )
+
+    async def list(self) -> AsyncIterator[Webhook]:
+        """As `Webhooks.list`."""
+        async for webhook in _in_threads(self._webhooks.list()):
+            yield webhook
+
+    async def get(self, id: str) -> Webhook:
+        """As `Webhooks.get`."""
+        return await _in_thread(self._webhooks.get, id)
+
+    async def update(
+        self,
+        id: str,
+        *,
+        name: str | None = None,
+        url: str | None = None,
+        event_types: Sequence[str] | None = None,
+        namespaces: Sequence[str] | None = None,
+        secret: str | None = None,
+        active: bool | None = None,
+    ) -> Webhook:
+        """As `Webhooks.update`."""
+        return await _in_thread(
+            self._webhooks.update,
+            id,
+            name=name,
+            url=url,
+            event_types=event_types,
+            namespaces=namespaces,
+            secret=secret,
+            active=active,
+        )
+
+    async def delete(self, id: str) -> None:
+        """As `Webhooks.delete`."""
+        await _in_thread(self._webhooks.delete, id)
+
+    async def test(self, id: str) -> Delivery:
+        """As `Webhooks.test`."""
+        return await _in_thread(self._webhooks.test, id)
+
+    async def deliveries(self, id: str, *, status: str | None = None) -> AsyncIterator[Delivery]:
+        """As `Webhooks.deliveries`."""
+        async for delivery in _in_threads(self._webhooks.deliveries(id, status=status)):
+            yield delivery
+
+    async def redeliver(self, id: str, delivery: str) -> Delivery:
+        """As `Webhooks.redeliver`."""
+        return await _in_thread(self._webhooks.redeliver, id, delivery)
+
+
+_T = TypeVar("_T")
+# Not asyncio's own threads, of which a small machine has six: each log that is followed occupies one.
+_THREADS = concurrent.futures.ThreadPoolExecutor(64, thread_name_prefix="loam")
+
+
+async def _in_thread(function: Callable[..., _T], *words: Any, **named: Any) -> _T:
+    call = functools.partial(function, *words, **named)
+    return await asyncio.get_running_loop().run_in_executor(_THREADS, call)
+
+
+async def _in_threads(iterator: Iterator[_T]) -> AsyncIterator[_T]:
+    end = object()
+    while True:
+        item = await _in_thread(next, iterator, end)
+        if item is end:
+            return
+        yield cast(_T, item)
+
+
+class _Pauses:
+    """The pauses between tries: half a second, doubling to 5 s, and at least as long as the server asks."""
+
+    def __init__(self) -> None:
+        self._next = 0.5
+
+    def after(self, error: LoamError | None) -> float:
+        pause, self._next = self._next, min(2 * self._next, _MAX_PAUSE_S)
+        asked = error.retry_after if error else None
+        return max(pause, min(asked or 0.0, _MAX_RETRY_AFTER_S))
+
+
+class _Event(NamedTuple):
+    id: int
+    kind: str
+    data: dict[str, Any]
+
+
+def _parse_event(block: bytes) -> _Event | None:
+    """An event of a stream; None for a comment. Raises ValueError or KeyError, and LoamError for an event that says so."""
+    fields = dict(line.split(b": ", 1) for line in block.split(b"\n") if not line.startswith(b":"))
+    if not fields:
+        return None
+    event = _Event(
+        int(fields.get(b"id", b"0")), fields[b"event"].decode(), json.loads(fields[b"data"])
+    )
+    if event.kind == "error":
+        error = event.data["error"]
+        raise LoamError(error["code"], error["message"], _STATUS.get(error["code"], 500))
+    return event
+
+
+@contextlib.contextmanager
+def _reaching(origin: str) -> Iterator[None]:
+    """Turns the errors of a connection into `LoamError`."""
+    try:
+        yield
+    except (OSError, http.client.HTTPException) as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        raise LoamError(
+            "unreachable", f"Cannot reach {origin}: {reason or type(reason).__name__}"
+        ) from error
+
+
+def _read_bounded(response: http.client.HTTPResponse, origin: str) -> bytes:
+    with _reaching(origin):
+        answer = response.read(_MAX_ANSWER_BYTES + 1)
+    if len(answer) > _MAX_ANSWER_BYTES:
+        raise LoamError(
+            "bad_answer", f"The answer of {origin} is longer than {_MAX_ANSWER_BYTES} bytes"
+        )
+    # With a size, `read` reports no end that comes too early.
+    if response.length:
+        raise LoamError("unreachable", f"The answer of {origin} broke off")
+    return answer
+
+
+def _refusal(response: http.client.HTTPResponse, origin: str) -> LoamError:
+    """The error of an answer that is no success, from the envelope of REST."""
+    status = response.status
+    location = response.headers.get("Location")
+    if 300 <= status < 400 and location is not None:
+        return LoamError(
+            "bad_answer",
+            f"{origin} redirects to {location[:200]}. Use the address at which the server itself answers.",
+            status,
+        )
+    asked = response.headers.get("Retry-After", "")
+    retry_after = float(asked) if re.fullmatch("[0-9]{1,9}", asked) else None
+    request_id = response.headers.get("X-Request-Id")
+    field = None
+    try:
+        error = json.loads(_read_bounded(response, origin))["error"]
+        code, message = str(error["code"]), str(error["message"])[:_MAX_MESSAGE]
+        # The message of an error in a value begins with the field.
+        found = re.match(r"([A-Za-z][\w-]*): ", message)
+        if found and code in _NAMES_FIELD:
+            field = found[1]
+    except (LoamError, ValueError, KeyError, TypeError):
+        code, message = "bad_answer", f"{origin} answered {status} {response.reason}".strip()
+    return LoamError(code, message, status, field, request_id, retry_after)
+
+
+def _no_loam(url: str) -> LoamError:
+    return LoamError(
+        "bad_answer", f"{url} does not answer as a Loam server does. Check the address."
+    )
+
+
+def _credentials(url: str | None, token: str | None) -> tuple[str, str]:
+    """The origin of the server, and the value of `Authorization`."""
+    file = _credentials_file()
+    known_url = os.environ.get("LOAM_URL") or None
+    # A token of the environment belongs to the server of the environment.
+    if token is None and (
+        url is None or known_url is None or _parse_origin(url) == _parse_origin(known_url)
+    ):
+        token = os.environ.get("LOAM_TOKEN") or None
+    url = url or known_url or file.get("default")
+    if not url:
+        raise LoamError(
+            "invalid_request", 'No server is known. Run "loam login", or set LOAM_URL.', field="url"
+        )
+    origin = _parse_origin(url)
+    token = token or file.get("servers", {}).get(origin, {}).get("token")
+    if not token:
+        raise LoamError(
+            "authentication_failed",
+            f'You are not signed in to {origin}. Run "loam login {origin}", or set LOAM_TOKEN.',
+            401,
+        )
+    # Only API keys contain a `$`.
+    return origin, f"API-Key {token}" if "$" in token else f"Bearer {token}"
+
+
+def _credentials_file() -> dict[str, Any]:
+    folder = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    path = os.path.join(folder, "loam", "credentials.json")
+    try:
+        with open(path, encoding="utf-8") as file:
+            return cast(dict[str, Any], json.load(file))
+    except FileNotFoundError:
+        return {}
+    except ValueError:
+        raise LoamError(
+            "invalid_request", f'{path} is damaged. Delete it and run "loam login" again.'
+        ) from None
+
+
+def _parse_origin(text: str) -> str:
+    url = urllib.parse.urlsplit(text if "://" in text else f"https://{text}")
+    if url.scheme not in ("http", "https") or not url.hostname or url.username is not None:
+        raise LoamError(
+            "invalid_request",
+            "url: must be an http or https URL without a name and password, such as https://loam.example",
+            field="url",
+        )
+    return _origin(url.geturl())
+
+
+def _origin(url: str) -> str:
+    """As browsers write it, which is how the file of credentials names servers: lower case, no default port."""
+    parts = urllib.parse.urlsplit(url)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    default = {"http": 80, "https": 443}.get(parts.scheme)
+    port = "" if parts.port in (None, default) else f":{parts.port}"
+    return f"{parts.scheme}://{host}{port}"
+
+
+def _quote(text: str) -> str:
+    return urllib.parse.quote(text, safe="")
+
+
+def _job_path(namespace: str, name: str) -> str:
+    return f"/{_quote(namespace)}/job/{_quote(name)}"
+
+
+def _random_name(source: str) -> str:
+    """A free name that tells what runs: the last part of a repository or an image, and eight random digits."""
+    last = re.split("[:@]", source)[0].rsplit("/", 1)[-1]
+    return f"{re.sub(r'[^A-Za-z0-9_-]+', '-', last)[:80]}-{random_bytes.token_hex(4)}"
+
+
+def _extract(archive: pathlib.Path, target: pathlib.Path) -> list[str]:
+    """Writes the files of an archive into a folder. Returns their paths in it."""
+    written: list[str] = []
+    left_out: list[str] = []
+    try:
+        with tarfile.open(archive, "r:gz") as tar:
+            for member in tar:
+                parts = _safe_parts(member.name)
+                if member.isdir():
+                    _make_folders(target, parts)
+                elif member.isreg() and parts:
+                    _make_folders(target, parts[:-1])
+                    contents = tar.extractfile(member)
+                    assert contents is not None
+                    _replace_file(target.joinpath(*parts), contents, bool(member.mode & 0o100))
+                    written.append("/".join(parts))
+                else:
+                    left_out.append(member.name)
+    except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise LoamError(
+            "bad_answer", f"The archive of the artifacts is damaged ({error}). Download it again."
+        ) from error
+    if left_out:
+        warnings.warn(
+            f"{len(left_out)} links or special files were left out, such as {left_out[0]}",
+            stacklevel=4,
+        )
+    return written
+
+
+def _safe_parts(name: str) -> list[str]:
+    """The parts of a path in an archive. Raises `LoamError` if it leads out of the folder."""
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    # On Windows, these separate parts and name drives and streams.
+    is_foreign = os.name == "nt" and any(character in name for character in "\\:")
+    if name.startswith("/") or ".." in parts or is_foreign:
+        raise LoamError(
+            "unsafe_archive", f"The artifacts have the path {name!r}, which leads out of the folder"
+        )
+    return parts
+
+
+def _make_folders(target: pathlib.Path, parts: Sequence[str]) -> None:
+    folder = target
+    for part in parts:
+        folder = folder / part
+        if folder.is_symlink():
+            raise LoamError(
+                "unsafe_archive", f"{folder} is a link. Files are not written through links."
+            )
+        folder.mkdir(exist_ok=True)
+
+
+def _replace_file(path: pathlib.Path, contents: IO[bytes], is_executable: bool) -> None:
+    """Replaces a file in one step, so that a link in its place is not followed."""
+    new = path.with_name(f".loam-{random_bytes.token_hex(8)}")
+    try:
+        with open(
+            os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o777 if is_executable else 0o666),
+            "wb",
+        ) as file:
+            shutil.copyfileobj(contents, file)
+        os.replace(new, path)
+    except BaseException:
+        new.unlink()
+        raise
