@@ -22,8 +22,36 @@ const READ_LATEST = graphql(`
   }
 `);
 
-export type LoamEvent = ResultOf<typeof FOLLOW>['events'];
-export type EventType = LoamEvent['type'];
+export type EventType =
+  | 'JOB_QUEUED'
+  | 'JOB_RUNNING'
+  | 'JOB_COMPLETED'
+  | 'JOB_FAILED'
+  | 'JOB_CANCELLED'
+  | 'JOB_DELETED'
+  | 'REPOSITORY_CREATED'
+  | 'REPOSITORY_RENAMED'
+  | 'REPOSITORY_TRANSFERRED'
+  | 'REPOSITORY_UPDATED'
+  | 'REPOSITORY_PUSHED'
+  | 'REPOSITORY_DELETED';
+
+/** An event in a namespace, as webhooks send it. The query is checked against it. */
+export type LoamEvent = {
+  /** Webhooks send it as `webhook-id`. */
+  id: string;
+  /** Its position, to continue after it. */
+  cursor: number;
+  type: EventType;
+  /** ISO 8601, in UTC. */
+  timestamp: string;
+  /** The name of the namespace at that time; null in events of earlier versions, as the payload. */
+  namespace: string | null;
+  /** The id of the job or repository. */
+  subject: string;
+  /** The job or repository as REST returned it at that time: the `data` of webhooks. */
+  payload: unknown;
+};
 
 export type FollowOptions = PatienceOptions & {
   /** 1 to 100 namespaces of which the caller is a member. */
