@@ -272,10 +272,7 @@ export function artifactsRouter(services: Deps): Router {
     setDownloadHeaders(res);
     res.attachment(basename(path));
     res.type('application/octet-stream');
-    res.setHeader('Content-Length', file.sizeBytes);
-    if (req.method === 'HEAD') return void res.end();
-    // A failure destroys both sides. The client detects it, because it receives less than Content-Length.
-    await pipeline(await file.open(), res).catch(() => res.destroy());
+    await sendObject(req, res, file);
   });
   router.all(
     ['/artifacts/:namespace/:jobId/artifacts.tar.gz', '/artifacts/:namespace/:jobId/files/*path'],

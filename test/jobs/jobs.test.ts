@@ -1109,6 +1109,14 @@ describe('jobs as processes', () => {
     expect(await (await download(entries[0].downloadUrl)).text()).toBe('alpha\n');
     const one = Buffer.from(await (await download(entries[1].downloadUrl)).arrayBuffer());
     expect(one.equals(readFileSync(join(dir, 'deep/b.bin')))).toBe(true);
+    const rest = await download(entries[1].downloadUrl, { range: 'bytes=299990-' });
+    expect([rest.status, rest.headers.get('content-range')]).toEqual([
+      206,
+      'bytes 299990-299999/300000',
+    ]);
+    expect(Buffer.from(await rest.arrayBuffer())).toEqual(one.subarray(299_990));
+    const middle = await download(entries[0].downloadUrl, { range: 'bytes=1-2' });
+    expect(await middle.text()).toBe('lp');
 
     const { namespace } = await ada.gql('{ namespace(name: "ada") { id } }');
     const folderOf = (jobId: string) =>

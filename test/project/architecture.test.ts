@@ -17,9 +17,12 @@ const everything: Source[] = globSync('src/**/*.{ts,tsx}', { cwd: ROOT }).map((p
   return { path, text, imports };
 });
 
-/** The dashboard runs in browsers, and shares nothing with the server but the schema. */
-const isDashboard = ({ path }: Source) => path.startsWith('src/dashboard/');
-const sources = everything.filter((source) => !isDashboard(source));
+/** The dashboard and the command run elsewhere, and share nothing with the server but the schema. */
+const CLIENTS = ['dashboard', 'cli'];
+const isClient = ({ path }: Source) => CLIENTS.some((name) => path.startsWith(`src/${name}/`));
+/** Builds the clients, outside of the server. */
+const isBuild = ({ path }: Source) => /^src\/(?:build|schema-types)\.ts$/.test(path);
+const sources = everything.filter((source) => !isClient(source) && !isBuild(source));
 
 /** The folders of `src/`. Each imports only from folders before it. Files beside them (app, main) import from all. */
 const FLOORS = [
@@ -87,17 +90,15 @@ test('domain files import no transport', () => {
   expect(crossings((s) => !isAdapter(s), ADAPTER)).toEqual([]);
 });
 
-test('the dashboard and the server import nothing of each other', () => {
-  const own = everything
-    // Its build does not run in browsers.
-    .filter((source) => isDashboard(source) && source.path !== 'src/dashboard/build.ts')
-    .flatMap(({ path, imports }) =>
-      imports
-        .filter((i) => /^(?:src|test|prisma)\//.test(i) && !i.startsWith('src/dashboard/'))
-        .map((i) => `${path} imports ${i}`),
-    );
+test('the clients and the server import nothing of each other', () => {
+  const own = everything.filter(isClient).flatMap(({ path, imports }) =>
+    imports
+      .filter((i) => /^(?:src|test|prisma)\//.test(i))
+      .filter((i) => !i.startsWith(`src/${path.split('/')[1]}/`))
+      .map((i) => `${path} imports ${i}`),
+  );
   expect(own).toEqual([]);
-  expect(crossings(() => true, /^src\/dashboard\//)).toEqual([]);
+  expect(crossings(() => true, /^src\/(?:dashboard|cli)\//)).toEqual([]);
 });
 
 test('requests and the worker of jobs meet in the database alone', () => {

@@ -1,6 +1,6 @@
-/** Builds the dashboard before any test, as `npm start` does, so that `/` does not depend on an earlier build. */
-import { buildDashboard } from '../../src/dashboard/build.ts';
+/** Builds the dashboard and the command before any test, as `npm start` does, so that no test depends on an earlier build. */
+import { buildClients } from '../../src/build.ts';
 
 export default async function setup(): Promise<void> {
-  await buildDashboard();
+  await buildClients();
 }

@@ -11,7 +11,7 @@ import { pipeline } from 'node:stream/promises';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { createGunzip, gzipSync } from 'node:zlib';
 import { extract, type Header } from 'tar-stream';
-import { removeAll, type Storage } from '../../platform/storage/storage.ts';
+import { type ByteRange, removeAll, type Storage } from '../../platform/storage/storage.ts';
 import { ArtifactsNotKept, tooManyEntriesError } from '../../runners/runner.ts';
 import { TAR_END, tarHeader } from '../../runners/supervisor/tar-format.ts';
 import { type ArtifactEntry, createMemberWriter, type IndexEntry } from './members.ts';
@@ -241,17 +241,19 @@ export async function openArtifact(
   deps: Deps,
   key: ArtifactKey,
   path: string,
-): Promise<{ sizeBytes: number; open(): Promise<Readable> } | null> {
+): Promise<{ size: number; etag: string; open(range?: ByteRange): Promise<Readable> } | null> {
   const entry = (await readIndex(deps, key))?.find((e) => e.path === path);
   if (!entry) return null;
   const { offset, length, skip, sizeBytes } = entry;
-  const range = { start: offset, end: offset + length - 1 };
+  const memberRange = { start: offset, end: offset + length - 1 };
   return {
-    sizeBytes,
-    async open() {
-      const member = await deps.storage.open(archiveKey(key), range);
+    size: sizeBytes,
+    // An attempt stores its archive once.
+    etag: `${key.attemptId ?? key.jobId}-${offset}-${skip}`,
+    async open({ start, end } = { start: 0, end: sizeBytes - 1 }) {
+      const member = await deps.storage.open(archiveKey(key), memberRange);
       if (!member) throw new Error(`the archive of job ${key.jobId} was removed`);
-      const slice = new Slice(skip, sizeBytes);
+      const slice = new Slice(skip + start, end - start + 1);
       void pipeline(member.contents, createGunzip(), slice).catch((e) => slice.destroy(e));
       return slice;
     },

@@ -1,13 +1,13 @@
 /**
- * Each GraphQL document of the dashboard is valid for the schema. TypeScript does not check it: a field that does not
- * exist has the type `unknown`, and renders as nothing.
+ * Each GraphQL document of the dashboard and of the command is valid for the schema. TypeScript does not check it: a field that does not
+ * exist has the type `unknown`, and shows as nothing.
  */
 import { globSync, readFileSync } from 'node:fs';
 import { type DocumentNode, Kind, parse, validate, visit } from 'graphql';
 import { expect, test } from 'vitest';
 import { schema } from '../../src/api/graphql/schema.ts';
 
-const texts = globSync('src/dashboard/**/*.{ts,tsx}').flatMap((path) =>
+const texts = globSync('src/{dashboard,cli}/**/*.{ts,tsx}').flatMap((path) =>
   [...readFileSync(path, 'utf8').matchAll(/\bgraphql\(\s*`([^`]*)`/g)].map(([, text = '']) => ({
     path,
     document: parse(text),
@@ -38,7 +38,7 @@ function whole(document: DocumentNode): DocumentNode {
   return { kind: Kind.DOCUMENT, definitions };
 }
 
-test('every document of the dashboard is valid', () => {
+test('every document of the clients is valid', () => {
   const operations = texts.filter(({ document }) =>
     document.definitions.some((each) => each.kind === Kind.OPERATION_DEFINITION),
   );
@@ -49,9 +49,12 @@ test('every document of the dashboard is valid', () => {
   expect(faults).toEqual([]);
 });
 
-test('the name of each fragment is unique', () => {
-  const names = texts.flatMap(({ document }) =>
-    document.definitions.map((each) => ('name' in each ? each.name?.value : null)),
+test('the name of each fragment is unique, and that of each operation in its client', () => {
+  const names = texts.flatMap(({ path, document }) =>
+    document.definitions.map((each) => {
+      const name = 'name' in each ? each.name?.value : null;
+      return each.kind === Kind.FRAGMENT_DEFINITION ? name : `${path.split('/')[1]} ${name}`;
+    }),
   );
   expect(names.filter((name, at) => names.indexOf(name) !== at)).toEqual([]);
 });

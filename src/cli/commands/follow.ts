@@ -1,0 +1,122 @@
+/** Showing a job that runs: what it waits for, its log, and its end. */
+import { EXIT } from '../exit.ts';
+import type { Job, JobInfo, LogEvent, LogOptions } from '../sdk/jobs.ts';
+import { isFinal } from '../sdk/jobs.ts';
+import type { PatienceOptions } from '../sdk/patience.ts';
+import { sleep } from '../sdk/patience.ts';
+import { duration, isTerminal, note, print, StatusLine, safeLine } from '../terminal.ts';
+import { InterruptHandler } from './interrupt.ts';
+
+const QUEUE_INTERVAL_MS = 2_000;
+
+/** Says when the server is away, and when it is back. */
+export function announced(signal?: AbortSignal): PatienceOptions {
+  let said = false;
+  return {
+    signal,
+    onRetry: (error) => {
+      if (!said) note(`${error.message.replace(/\.$/, '')}. Trying again…`);
+      said = true;
+    },
+    onRecovered: () => {
+      note('The server answers again.');
+      said = false;
+    },
+  };
+}
+
+type LogOutput = {
+  json?: true | undefined;
+  timestamps?: true | undefined;
+  grep?: RegExp | undefined;
+};
+
+/** Prints the lines of a log: as they are to a file, without control sequences to a terminal. */
+export async function printLog(
+  job: Job,
+  options: LogOptions,
+  { json, timestamps, grep }: LogOutput = {},
+  onEvent: (event: LogEvent) => void = () => {},
+): Promise<void> {
+  for await (const event of job.logs(options)) {
+    onEvent(event);
+    if (json) print(JSON.stringify(event));
+    if (json || event.kind !== 'line') continue;
+    if (grep && !grep.test(event.message)) continue;
+    const line = timestamps ? `${event.timestamp} ${event.message}` : event.message;
+    print(isTerminal ? safeLine(line) : line);
+  }
+}
+
+/**
+ * Shows a new job until it has ended: what it waits for on stderr, then its log on stdout.
+ * @returns the job at its end
+ */
+async function watchJob(
+  job: Job,
+  { json, patience }: { json?: true | undefined; patience: PatienceOptions },
+): Promise<JobInfo> {
+  const started = new AbortController();
+  const queue = showQueue(job, started.signal);
+  try {
+    await printLog(job, { ...patience, follow: true }, { json }, (event) => {
+      if (event.kind !== 'status' || event.status !== 'QUEUED') started.abort();
+    });
+  } finally {
+    started.abort();
+    await queue;
+  }
+  return job.wait(patience);
+}
+
+/** Shows what a job waits for, until the signal. Its errors are not shown: the log has the same ones. */
+async function showQueue(job: Job, signal: AbortSignal): Promise<void> {
+  const line = new StatusLine();
+  try {
+    for (;;) {
+      const { status, progress } = await job.info({ signal });
+      if (status !== 'QUEUED') return;
+      line.show(progress);
+      await sleep(QUEUE_INTERVAL_MS, signal);
+    }
+  } catch {
+  } finally {
+    line.clear();
+  }
+}
+
+/** Follows a job until it ends or the user detaches. @returns the exit code, and the job if it has ended */
+export async function followToEnd(
+  job: Job,
+  { json }: { json?: true | undefined } = {},
+): Promise<{ code: number; info: JobInfo | null }> {
+  const interrupts = new InterruptHandler(job);
+  let info: JobInfo;
+  try {
+    info = await watchJob(job, { json, patience: announced(interrupts.detached) });
+  } catch (error) {
+    if (!interrupts.detached.aborted) throw error;
+    note(`Detached. Follow it with: loam logs -f ${job.namespace}/${job.name}`);
+    return { code: EXIT.interrupted, info: null };
+  } finally {
+    interrupts.dispose();
+  }
+  if (json) print(JSON.stringify({ kind: 'job', ...info }));
+  note(describeEnd(info));
+  const isCancelled = interrupts.choice === 'cancel';
+  return { code: isCancelled ? EXIT.interrupted : exitCodeOfJob(info), info };
+}
+
+/** The exit code of a command that waited for a job: that of the job, and 1 for a job that ended badly without one. */
+export function exitCodeOfJob({ status, exitCode }: Pick<JobInfo, 'status' | 'exitCode'>): number {
+  if (status === 'SUCCEEDED') return 0;
+  return exitCode || 1;
+}
+
+/** One line for people on how a job ended. */
+export function describeEnd(job: JobInfo): string {
+  const { status, exitCode, runtimeSeconds, namespace, name } = job;
+  const how = isFinal(status) ? status.toLowerCase().replace('_', ' ') : 'goes on';
+  const code = exitCode === null || status === 'SUCCEEDED' ? '' : ` with exit code ${exitCode}`;
+  return `${namespace}/${name} ${how}${code} after ${duration(runtimeSeconds)}`;
+}

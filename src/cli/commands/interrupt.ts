@@ -1,0 +1,64 @@
+/** Ctrl-C while a command follows a job: the job runs on the server, so it does not end by itself. */
+import type { Job } from '../sdk/jobs.ts';
+import { ask, isInteractive, note } from '../terminal.ts';
+
+/** `detach`: leave the job alone and end. `cancel`: the job is being cancelled. */
+export type Interrupt = 'detach' | 'cancel';
+
+/**
+ * Handles Ctrl-C until disposed. On a terminal, the first one asks and the second one cancels the job; elsewhere the first
+ * one cancels, because nobody can answer. After that, Ctrl-C ends the command at once.
+ */
+export class InterruptHandler {
+  readonly #job: Job;
+  readonly #detached = new AbortController();
+  readonly #asking = new AbortController();
+  #presses = 0;
+  #choice: Interrupt | null = null;
+  readonly #listener = () => void this.#press();
+
+  constructor(job: Job) {
+    this.#job = job;
+    process.on('SIGINT', this.#listener);
+  }
+
+  /** Aborted when the user detaches. */
+  get detached(): AbortSignal {
+    return this.#detached.signal;
+  }
+
+  get choice(): Interrupt | null {
+    return this.#choice;
+  }
+
+  dispose(): void {
+    process.off('SIGINT', this.#listener);
+    this.#asking.abort();
+  }
+
+  async #press(): Promise<void> {
+    this.#presses++;
+    if (this.#choice === 'cancel') process.exit(130);
+    if (this.#presses > 1 || !isInteractive) return this.#cancel();
+    const name = `${this.#job.namespace}/${this.#job.name}`;
+    const answer = await ask(
+      `\nJob ${name} runs on. Detach from it, or cancel it? [D/c] (Ctrl-C again cancels) `,
+      this.#asking.signal,
+    ).catch(() => null);
+    if (answer === null || this.#choice !== null) return;
+    if (/^c/i.test(answer.trim())) return this.#cancel();
+    this.#choice = 'detach';
+    this.#detached.abort(new Error('detached'));
+  }
+
+  async #cancel(): Promise<void> {
+    this.#choice = 'cancel';
+    this.#asking.abort();
+    note(`Cancelling ${this.#job.namespace}/${this.#job.name}…`);
+    try {
+      await this.#job.cancel();
+    } catch (error) {
+      note(`loam: ${(error as Error).message}`);
+    }
+  }
+}

@@ -1,0 +1,289 @@
+/** `loam jobs`, `job`, `logs`, `wait`, `cancel`, `rerun`, `rm` */
+import { type Program, toArray } from '../command.ts';
+import { connectHere } from '../connection.ts';
+import { EXIT, UsageError } from '../exit.ts';
+import { collect, collectPairs, parseCount, parseSince } from '../options.ts';
+import type { Client } from '../sdk/client.ts';
+import { graphql } from '../sdk/graphql.ts';
+import { enumOf, fromEnum, parseGpu } from '../sdk/job-input.ts';
+import type { Job, JobFilter, JobInfo, JobStatus } from '../sdk/jobs.ts';
+import {
+  ago,
+  type Colour,
+  duration,
+  isTerminal,
+  note,
+  print,
+  printFields,
+  printJson,
+  printTable,
+  safeText,
+  size,
+} from '../terminal.ts';
+import { announced, describeEnd, exitCodeOfJob, followToEnd, printLog } from './follow.ts';
+import { jobOf, openJob } from './job-name.ts';
+
+const JOB = 'name or namespace/name of a job';
+
+export function addJobCommands(program: Program): void {
+  addLists(program);
+  addLogs(program);
+  addWait(program);
+  addChanges(program);
+}
+
+const READ_ATTEMPTS = graphql(`
+  query ReadAttempts($namespace: String!, $name: String!) {
+    job(namespace: $namespace, name: $name) {
+      attempts(first: 100) {
+        nodes { number machine startedAt endedAt outcome exitCode placement { cluster node } }
+      }
+    }
+  }
+`);
+
+function addLists(program: Program): void {
+  program
+    .command('jobs')
+    .description('List jobs, newest first')
+    .option('--namespace <name>', 'jobs of this namespace, instead of all of yours')
+    .option(
+      '--status <status>',
+      'queued, running, succeeded, failed, timed-out, cancelled',
+      collect,
+    )
+    .option('--label <key=value>', 'jobs with this label (repeatable)', collectPairs)
+    .option('--gpu <model>', 'jobs on this GPU', collect)
+    .option('--repo <repo>', 'jobs of this repository')
+    .option('--mine', 'jobs that you have created')
+    .option('-n, --limit <n>', 'how many', parseCount, 20)
+    .option('--json', 'print JSON')
+    .action(async (options) => {
+      const { client, username } = await connectHere(program.opts());
+      const filter: JobFilter = {
+        ...(options.status && { statuses: options.status.map(enumOf<JobStatus>) }),
+        ...(options.gpu && { gpus: options.gpu.map((text) => parseGpu(text).gpu) }),
+        ...(options.repo && { repository: options.repo }),
+        ...(options.mine && { creator: username }),
+        ...(options.label && {
+          labels: Object.entries(options.label).map(([key, value]) => ({ key, values: [value] })),
+        }),
+      };
+      const { namespace, limit } = options;
+      const jobs = await toArray(client.jobs.list({ namespace, ...filter }, { limit }));
+      if (options.json) return printJson(jobs);
+      printTable(
+        ['NAME', 'STATUS', 'HARDWARE', 'CREATED', 'RUNTIME', 'COST', 'COMMAND'],
+        jobs.map((job) => [
+          `${job.namespace}/${job.name}`,
+          { text: fromEnum(job.status), colour: COLOURS[job.status] },
+          hardware(job),
+          ago(job.createdAt),
+          isTerminal ? duration(job.runtimeSeconds) : `${job.runtimeSeconds}`,
+          `${job.totalCost}`,
+          job.command,
+        ]),
+      );
+    });
+
+  program
+    .command('job')
+    .description('Show a job with its attempts and its cost')
+    .argument('<job>', JOB)
+    .option('--json', 'print JSON')
+    .action(async (name, options) => {
+      const connection = await connectHere(program.opts());
+      const job = jobOf(connection, name);
+      const info = await job.info();
+      const attempts = await readAttempts(connection.client, job);
+      if (options.json) return printJson({ ...info, url: job.url, attempts });
+      printFields(describe(info, job.url));
+      if (attempts.length === 0) return;
+      if (isTerminal) print('');
+      printTable(
+        ['ATTEMPT', 'MACHINE', 'STARTED', 'ENDED', 'OUTCOME', 'EXIT CODE'],
+        attempts.map((attempt) => [
+          `${attempt.number}`,
+          [attempt.placement?.cluster, attempt.placement?.node].filter(Boolean).join(' ') ||
+            attempt.machine,
+          ago(attempt.startedAt),
+          ago(attempt.endedAt),
+          attempt.outcome ? fromEnum(attempt.outcome) : '',
+          `${attempt.exitCode ?? ''}`,
+        ]),
+      );
+    });
+}
+
+async function readAttempts({ transport }: Client, { namespace, name }: Job) {
+  const { job } = await transport.graphql(READ_ATTEMPTS, { namespace, name });
+  return job?.attempts.nodes ?? [];
+}
+
+const COLOURS: Record<JobStatus, Colour> = {
+  QUEUED: 'yellow',
+  RUNNING: 'blue',
+  SUCCEEDED: 'green',
+  FAILED: 'red',
+  TIMED_OUT: 'red',
+  CANCELLED: 'dim',
+};
+
+function hardware({ gpu, gpuCount, cpu, memoryGb }: JobInfo): string {
+  const model = gpu.replaceAll('_', '-');
+  return gpu === 'NONE' ? `${cpu} vCPUs, ${memoryGb} GB` : `${gpuCount}x ${model}`;
+}
+
+function describe(job: JobInfo, url: string): [string, string | null | undefined][] {
+  const { artifacts } = job;
+  return [
+    ['name', `${job.namespace}/${job.name}`],
+    ['status', fromEnum(job.status)],
+    ['progress', job.progress],
+    ['exit code', job.exitCode?.toString()],
+    ['command', job.command],
+    ['repository', [job.repo, job.branch].filter(Boolean).join('@')],
+    ['commit', job.commitSha],
+    ['image', job.image],
+    ['hardware', `${hardware(job)}, ${job.diskGb} GB disk, ${fromEnum(job.region)}`],
+    ['created', [ago(job.createdAt), job.createdBy?.username].filter(Boolean).join(' by ')],
+    ['started', ago(job.startedAt)],
+    ['completed', ago(job.completedAt)],
+    ['runtime', duration(job.runtimeSeconds)],
+    ['timeout', duration(job.timeoutMinutes * 60)],
+    ['retries', `${job.retryCount} of ${job.retries}`],
+    ['cost', `${job.totalCost} (${job.costPerHour} per hour)`],
+    ['labels', job.labels.map(({ key, value }) => `${key}=${value}`).join(' ')],
+    ['variables', job.environmentNames.join(' ')],
+    ['secrets', job.secretNames.join(' ')],
+    ['rerun of', job.rerunOf?.name],
+    ['output', job.outputPath],
+    ['artifacts', artifacts && `${artifacts.fileCount} files, ${size(artifacts.sizeBytes)} packed`],
+    ['page', url],
+  ];
+}
+
+const MAX_TAIL = 10_000;
+
+function addLogs(program: Program): void {
+  program
+    .command('logs')
+    .description('Print the log of a job')
+    .argument('<job>', JOB)
+    .option('-f, --follow', 'go on until the job ends')
+    .option('--since <time>', 'lines after this time, or of the last 10m or 2h', parseSince)
+    .option('--tail <n>', `only the last lines, at most ${MAX_TAIL}`, parseCount)
+    .option('--grep <pattern>', 'only lines that match this regular expression')
+    .option('-t, --timestamps', 'print the time of each line')
+    .option('--json', 'print JSON, one object per line and change of status')
+    .action(async (name, { follow = false, since, tail, grep, ...output }) => {
+      if (tail !== undefined && (tail < 1 || tail > MAX_TAIL))
+        throw new UsageError(`--tail must be from 1 to ${MAX_TAIL}`);
+      const pattern = grep === undefined ? undefined : parsePattern(grep);
+      const job = await openJob(program, name);
+      await printLog(job, { follow, since, tail, ...announced() }, { ...output, grep: pattern });
+    });
+}
+
+function parsePattern(text: string): RegExp {
+  try {
+    return new RegExp(text, 'u');
+  } catch (error) {
+    throw new UsageError(`--grep: ${(error as Error).message}`);
+  }
+}
+
+function addWait(program: Program): void {
+  program
+    .command('wait')
+    .description('Wait until jobs have ended; exit with the code of the first that fails')
+    .argument('<job...>', JOB)
+    .option('--json', 'print JSON')
+    .action(async (names, options) => {
+      const connection = await connectHere(program.opts());
+      const jobs = names.map((name) => jobOf(connection, name));
+      const failure = new AbortController();
+      const ended: JobInfo[] = [];
+      const waitFor = async (job: Job) => {
+        const info = await job.wait(announced(failure.signal));
+        ended.push(info);
+        note(describeEnd(info));
+        if (exitCodeOfJob(info) !== 0) failure.abort();
+      };
+      try {
+        await Promise.all(jobs.map(waitFor));
+      } catch (error) {
+        if (!failure.signal.aborted) throw error;
+      } finally {
+        // Ends the other streams, which would keep the process alive.
+        failure.abort();
+      }
+      if (options.json) printJson(ended);
+      process.exitCode = ended.map(exitCodeOfJob).find((code) => code !== 0) ?? 0;
+    });
+}
+
+function addChanges(program: Program): void {
+  program
+    .command('cancel')
+    .description('Cancel jobs')
+    .argument('<job...>', JOB)
+    .action((names) =>
+      forEachJob(program, names, async (job) => {
+        await job.cancel();
+        return 'cancelled';
+      }),
+    );
+
+  program
+    .command('rerun')
+    .description('Run a job again, with the same settings and the same commit')
+    .argument('<job>', JOB)
+    .option('--name <name>', 'name of the new job')
+    .option('--newest-commit', 'run the current commit of the branch')
+    .option('-f, --follow', 'follow its log; the exit code is that of the job')
+    .action(async (name, options) => {
+      const original = await openJob(program, name);
+      const job = await original.rerun({
+        ...(options.name !== undefined && { newName: options.name }),
+        ...(options.newestCommit && { newestCommit: true }),
+      });
+      if (!options.follow) return print(safeText(`${job.namespace}/${job.name}`));
+      note(`Job ${job.namespace}/${job.name}: ${job.url}`);
+      process.exitCode = (await followToEnd(job)).code;
+    });
+
+  program
+    .command('rm')
+    .description('Delete jobs that have ended, with their logs')
+    .argument('<job...>', JOB)
+    .option('--artifacts', 'delete their artifacts, too; this cannot be undone')
+    .action((names, options) =>
+      forEachJob(program, names, async (job) => {
+        await job.delete({ deleteArtifacts: options.artifacts === true });
+        return 'deleted';
+      }),
+    );
+}
+
+/** Does the same to several jobs. A failure is reported and does not stop the others. */
+async function forEachJob(
+  program: Program,
+  names: readonly string[],
+  act: (job: Job) => Promise<string>,
+): Promise<void> {
+  const connection = await connectHere(program.opts());
+  const failures: unknown[] = [];
+  for (const name of names) {
+    try {
+      const job = jobOf(connection, name);
+      note(`${job.namespace}/${job.name} ${await act(job)}`);
+    } catch (error) {
+      failures.push(error);
+      if (names.length > 1) note(`loam: ${name}: ${(error as Error).message}`);
+    }
+  }
+  if (failures.length === 0) return;
+  if (names.length === 1) throw failures[0];
+  process.exitCode = EXIT.failure;
+}

@@ -1,0 +1,124 @@
+/** `loam run` */
+
+import { readPrefix } from '../clone.ts';
+import type { Program } from '../command.ts';
+import { connectHere, type LocalConnection } from '../connection.ts';
+import { UsageError } from '../exit.ts';
+import {
+  collectFile,
+  collectNames,
+  collectPairs,
+  collectVariables,
+  parseCount,
+  parseGb,
+  parseMinutes,
+  quote,
+  toShell,
+} from '../options.ts';
+import { type JobOptions, nameFor } from '../sdk/job-input.ts';
+import { pushSnapshot } from '../snapshot.ts';
+import { note, print, printJson, StatusLine } from '../terminal.ts';
+import { downloadArtifacts } from './artifacts.ts';
+import { announced, followToEnd } from './follow.ts';
+
+export function addRunCommand(program: Program): void {
+  program
+    .command('run')
+    .description('Run a command on the server, in the working directory as it is')
+    .usage('[options] -- COMMAND [ARGUMENT...]')
+    .argument('<command...>', 'the command; a single argument is shell text')
+    .option('--gpu <model[:n]>', 'GPU model and number, such as A100-80GB:2')
+    .option('--cpu <n>', 'vCPUs', parseCount)
+    .option('--memory <size>', 'memory, such as 64G', parseGb)
+    .option('--disk <size>', 'disk, such as 200G', parseGb)
+    .option('--region <region>', 'region, such as us-east-1')
+    .option('--image <image>', 'container image')
+    .option('--repo <repo[@branch]>', 'run this repository instead of the working directory')
+    .option('--env <name[=value]>', 'environment variable (repeatable)', collectVariables)
+    .option('--env-file <file>', 'file of NAME=VALUE lines', collectFile)
+    .option('--secret <name>', 'secret: a variable that is set here (repeatable)', collectNames)
+    .option('--secret-file <file>', 'file of NAME=VALUE lines with secrets', collectFile)
+    .option('--label <key=value>', 'label (repeatable)', collectPairs)
+    .option('--timeout <time>', 'timeout of an attempt, such as 90m or 4h', parseMinutes)
+    .option('--retries <n>', 'how often a failed job is retried', parseCount)
+    .option('--output <path>', 'files under this path are kept as artifacts')
+    .option('--namespace <name>', 'namespace of the job, if not that of the repository')
+    .option('--name <name>', 'name of the job')
+    .option('-d, --detach', 'print the name of the job and end')
+    .option('--get <folder>', 'download the artifacts at the end')
+    .option('--json', 'print JSON, one object per line and event of the log')
+    .action(async (args, options) => {
+      if (!process.argv.includes('--'))
+        throw new UsageError('Put the command after "--": loam run -- python train.py');
+      const connection = await connectHere(program.opts());
+      const source = await prepareSource(connection, options);
+      const command = (source.folder ? `cd ${quote(source.folder)} || exit; ` : '') + toShell(args);
+      const job = await connection.client.run(
+        command,
+        {
+          namespace: options.namespace,
+          name: options.name ?? nameFor(toShell(args)),
+          ...source.job,
+          image: options.image,
+          gpu: options.gpu,
+          cpu: options.cpu,
+          memoryGb: options.memory,
+          diskGb: options.disk,
+          region: options.region,
+          timeoutMinutes: options.timeout,
+          retries: options.retries,
+          outputPath: options.output,
+          env: merge(options.envFile, options.env),
+          secrets: merge(options.secretFile, options.secret),
+          labels: options.label,
+        },
+        announced(),
+      );
+      if (options.detach) {
+        if (options.json) printJson(await job.info());
+        else print(`${job.namespace}/${job.name}`);
+        return;
+      }
+      note(`Job ${job.namespace}/${job.name}: ${job.url}`);
+      const { code, info } = await followToEnd(job, options);
+      process.exitCode = code;
+      if (options.get !== undefined && info?.artifacts)
+        await downloadArtifacts(job, { folder: options.get });
+    });
+}
+
+type Source = {
+  job: Pick<JobOptions, 'repo' | 'snapshot'>;
+  /** The folder of the checkout in which the command runs. */
+  folder: string;
+};
+
+/** What the job checks out: a repository that is named, else a snapshot of the working directory. */
+async function prepareSource(
+  { remote, server, username, token }: LocalConnection,
+  { repo, image }: { repo?: string | undefined; image?: string | undefined },
+): Promise<Source> {
+  if (repo !== undefined) return { job: { repo }, folder: '' };
+  if (remote === null) {
+    if (image !== undefined) return { job: {}, folder: '' };
+    throw new UsageError(
+      `This folder is not in a clone of a repository of ${server}. Name a repository with --repo or an image with --image.`,
+    );
+  }
+  const line = new StatusLine();
+  line.show('pushing the working directory');
+  try {
+    const snapshot = await pushSnapshot({ server, username, token, ...remote });
+    return {
+      job: { repo: `${remote.namespace}/${remote.name}`, snapshot },
+      folder: await readPrefix(),
+    };
+  } finally {
+    line.clear();
+  }
+}
+
+function merge(...values: (Record<string, string> | undefined)[]) {
+  const given = Object.assign({}, ...values) as Record<string, string>;
+  return Object.keys(given).length === 0 ? undefined : given;
+}

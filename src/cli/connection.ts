@@ -1,0 +1,143 @@
+/** Which server a command speaks to, with which credential, and through which proxy. */
+import { readFileSync } from 'node:fs';
+import { isOf, type Remote, readRemotes } from './clone.ts';
+import type { Credential, Credentials } from './credentials.ts';
+import { readCredentials } from './credentials.ts';
+import { NotSignedIn, UsageError } from './exit.ts';
+import { Client } from './sdk/client.ts';
+import { LoamError } from './sdk/errors.ts';
+import { parseOrigin } from './sdk/transport.ts';
+import { VERSION } from './version.ts';
+
+/** The options that every command has. */
+export type GlobalOptions = { server?: string | undefined; verbose?: true | undefined };
+
+export type Connection = {
+  client: Client;
+  /** The origin of the server. */
+  server: string;
+  token: string;
+};
+
+/** A connection from within a working directory. */
+export type LocalConnection = Connection & {
+  /** The repository of the server that the clone belongs to; null outside of a clone. */
+  remote: Remote | null;
+  username: string;
+};
+
+/** @throws NotSignedIn when there is no credential for the server */
+export async function connect(options: GlobalOptions): Promise<Connection> {
+  return open(options, readCredentials(), []);
+}
+
+/** As `connect`; the server of the clone comes before that of the latest login. @throws NotSignedIn */
+export async function connectHere(options: GlobalOptions): Promise<LocalConnection> {
+  const credentials = readCredentials();
+  const remotes = await readRemotes();
+  const connection = await open(options, credentials, remotes);
+  const { server, token, client } = connection;
+  const stored = credentials.servers[server];
+  return {
+    ...connection,
+    remote: remotes.find((remote) => isOf(remote, server)) ?? null,
+    username: stored?.token === token ? stored.username : await client.username(),
+  };
+}
+
+async function open(
+  options: GlobalOptions,
+  credentials: Credentials,
+  remotes: readonly Remote[],
+): Promise<Connection> {
+  const server = selectServer(options, credentials, remotes);
+  if (server === null)
+    throw new NotSignedIn('You are not signed in. Run "loam login https://your-server".');
+  const token = tokenFor(server, credentials, options);
+  if (token === null)
+    throw new NotSignedIn(`You are not signed in on ${server}. Run "loam login ${server}".`);
+  return { client: await openClient(server, token), server, token };
+}
+
+/**
+ * The server is, in this order: `--server`, `LOAM_URL`, that of a remote of the clone where somebody is signed in, that of
+ * the latest login.
+ * @returns the origin; null when none of them is given
+ */
+export function selectServer(
+  options: GlobalOptions,
+  credentials: Credentials,
+  remotes: readonly Remote[] = [],
+): string | null {
+  const named = options.server ?? (process.env.LOAM_URL || undefined);
+  if (named !== undefined) return originOf(named);
+  const known = Object.keys(credentials.servers);
+  const cloned = remotes.flatMap((remote) => known.filter((server) => isOf(remote, server)));
+  return cloned[0] ?? credentials.default;
+}
+
+/** `LOAM_TOKEN` belongs to `LOAM_URL` where that is set: it is sent to no other server. */
+export function tokenFor(
+  server: string,
+  credentials: Credentials,
+  options: GlobalOptions = {},
+): string | null {
+  const token = process.env.LOAM_TOKEN?.trim();
+  const url = process.env.LOAM_URL;
+  const belongs = url ? originOf(url) === server : !options.server || !credentials.servers[server];
+  if (token && belongs) return token;
+  return credentials.servers[server]?.token ?? null;
+}
+
+export async function openClient(server: string, token?: string): Promise<Client> {
+  const custom = await customFetch();
+  return new Client({
+    url: server,
+    token,
+    userAgent: `loam/${VERSION}`,
+    ...(custom && { fetch: custom }),
+  });
+}
+
+/** @throws UsageError */
+export function originOf(url: string): string {
+  try {
+    return parseOrigin(url);
+  } catch (error) {
+    throw error instanceof LoamError ? new UsageError(error.message) : error;
+  }
+}
+
+/** User name and password for git. An API key consists of both. */
+export function gitCredential({ username, token }: Credential): [string, string] {
+  const [name = '', secret] = token.split('$');
+  return secret === undefined ? [username, token] : [name, secret];
+}
+
+/**
+ * Node's own `fetch` knows neither the variables of proxies (before Node 24) nor a further certificate authority. Undici is
+ * the same implementation with both; it is loaded only for users who need it.
+ */
+async function customFetch(): Promise<typeof fetch | null> {
+  const { env } = process;
+  const isProxied = [env.HTTPS_PROXY, env.https_proxy, env.HTTP_PROXY, env.http_proxy].some(
+    Boolean,
+  );
+  if (!isProxied && !env.LOAM_CA) return null;
+  const [undici, { rootCertificates }] = await Promise.all([import('undici7'), import('node:tls')]);
+  const ca = env.LOAM_CA ? [...rootCertificates, readCa(env.LOAM_CA)] : undefined;
+  const dispatcher = new undici.EnvHttpProxyAgent({
+    ...(ca && { connect: { ca }, requestTls: { ca }, proxyTls: { ca } }),
+  });
+  return ((input: string | URL, init: RequestInit) =>
+    undici.fetch(input, { ...init, dispatcher } as never)) as unknown as typeof fetch;
+}
+
+/** @throws UsageError */
+function readCa(path: string): string {
+  try {
+    return readFileSync(path, 'utf8');
+  } catch (error) {
+    throw new UsageError(`LOAM_CA: cannot read ${path}: ${(error as Error).message}`);
+  }
+}

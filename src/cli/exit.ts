@@ -1,0 +1,32 @@
+/** Errors of the command, and the exit code for each failure. */
+import { LoamError } from './sdk/errors.ts';
+
+/** Exit codes, as `loam help` and docs/cli.md describe them. `run` and `wait` pass the job's code on. */
+export const EXIT = {
+  failure: 1,
+  usage: 2,
+  notSignedIn: 4,
+  refused: 5,
+  unreachable: 69,
+  interrupted: 130,
+} as const;
+
+/** The command line itself is wrong: exit code 2. */
+export class UsageError extends Error {
+  override name = 'UsageError';
+}
+
+/** Nobody is signed in on the server, or the credential has expired: exit code 4. */
+export class NotSignedIn extends Error {
+  override name = 'NotSignedIn';
+}
+
+export function exitCodeOf(error: unknown): number {
+  if (error instanceof UsageError) return EXIT.usage;
+  if (error instanceof NotSignedIn) return EXIT.notSignedIn;
+  if (!(error instanceof LoamError)) return EXIT.failure;
+  if (error.code === 'unreachable') return EXIT.unreachable;
+  if (error.status === 401) return EXIT.notSignedIn;
+  if (error.status === 403) return EXIT.refused;
+  return EXIT.failure;
+}

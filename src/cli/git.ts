@@ -1,0 +1,69 @@
+/** Runs the user's git. */
+import { execFile } from 'node:child_process';
+import { resolve } from 'node:path';
+import { quote } from './options.ts';
+
+export class GitError extends Error {
+  override name = 'GitError';
+}
+
+type GitOptions = {
+  cwd?: string;
+  env?: Record<string, string>;
+  input?: string | undefined;
+  /** Whether another exit code than 0 gives null instead of an error. */
+  mayFail?: boolean;
+};
+
+const MAX_OUTPUT_BYTES = 64 * 2 ** 20;
+
+/** @returns stdout without the final newline @throws GitError with the last line of stderr */
+export async function git(args: readonly string[], options?: GitOptions): Promise<string>;
+export async function git(
+  args: readonly string[],
+  options: GitOptions & { mayFail: true },
+): Promise<string | null>;
+export function git(
+  args: readonly string[],
+  { cwd, env, input, mayFail }: GitOptions = {},
+): Promise<string | null> {
+  return new Promise((done, failed) => {
+    const child = execFile(
+      'git',
+      args,
+      {
+        ...(cwd !== undefined && { cwd }),
+        env: { ...process.env, LC_ALL: 'C', GIT_TERMINAL_PROMPT: '0', ...env },
+        maxBuffer: MAX_OUTPUT_BYTES,
+      },
+      (error, stdout, stderr) => {
+        if (!error) return done(stdout.replace(/\n$/, ''));
+        if (mayFail && typeof error.code === 'number') return done(null);
+        if (error.code === 'ENOENT') return failed(new GitError('git is not installed.'));
+        const said = stderr.trim() || error.message;
+        failed(new GitError(`git: ${said}`));
+      },
+    );
+    // Git may end without reading its input.
+    child.stdin?.on('error', () => {});
+    child.stdin?.end(input ?? '');
+  });
+}
+
+const helperKey = (server: string) => `credential.${server}.helper`;
+
+/** `loam git-credential` as the value of `credential.helper`. */
+export function gitHelper(): string {
+  return `!${quote(resolve(process.argv[1] ?? 'loam'))} git-credential`;
+}
+
+/** Makes `loam git-credential` the only credential helper of git for a server. */
+export async function installGitHelper(server: string): Promise<void> {
+  // The empty value removes helpers for all addresses, which would store the token elsewhere.
+  await git(['config', '--global', '--replace-all', helperKey(server), '']);
+  await git(['config', '--global', '--add', helperKey(server), gitHelper()]);
+}
+
+export async function forgetGitHelper(server: string): Promise<void> {
+  await git(['config', '--global', '--remove-section', `credential.${server}`], { mayFail: true });
+}

@@ -1,0 +1,32 @@
+/**
+ * The `loam` command. It speaks to servers through their public interfaces only, and `npm run build` makes one file of it,
+ * `dist/cli/loam.mjs`.
+ */
+import { CommanderError } from '@commander-js/extra-typings';
+import { EXIT, exitCodeOf } from './exit.ts';
+import { createProgram } from './program.ts';
+import { LoamError } from './sdk/errors.ts';
+import { note } from './terminal.ts';
+
+/** A reader such as `head` that has ended is no failure. */
+process.stdout.on('error', (error: NodeJS.ErrnoException) => {
+  process.exit(error.code === 'EPIPE' ? 0 : EXIT.failure);
+});
+
+const program = createProgram();
+try {
+  await program.parseAsync();
+} catch (error) {
+  process.exitCode = report(error);
+}
+
+function report(error: unknown): number {
+  // Commander has written the message.
+  if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : EXIT.usage;
+  note(`loam: ${error instanceof Error ? error.message : String(error)}`);
+  if (program.opts().verbose && error instanceof LoamError && error.requestId)
+    note(`request id: ${error.requestId}`);
+  if (error instanceof LoamError && error.status === 401)
+    note(`Run "loam login" to sign in again.`);
+  return exitCodeOf(error);
+}

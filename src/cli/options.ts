@@ -1,0 +1,122 @@
+/** Parsers of option values, which several commands share. Each throws a usage error that commander shows. */
+import { readFileSync } from 'node:fs';
+import { InvalidArgumentError } from '@commander-js/extra-typings';
+
+export function parseCount(text: string): number {
+  if (!/^\d{1,9}$/.test(text)) throw new InvalidArgumentError('It must be a whole number.');
+  return Number(text);
+}
+
+/** `90m`, `4h`, `2d` or a number of minutes → minutes. */
+export function parseMinutes(text: string): number {
+  const [, count, unit = 'm'] = /^(\d{1,6})([mhd])?$/.exec(text) ?? [];
+  if (count === undefined)
+    throw new InvalidArgumentError('It must be a length of time such as 90m, 4h or 2d.');
+  return Number(count) * ({ m: 1, h: 60, d: 1_440 }[unit] ?? 1);
+}
+
+/** `32`, `32G` or `32GB`, also with `T` → GB. */
+export function parseGb(text: string): number {
+  const [, count, unit = 'G'] = /^(\d{1,6})(?:([GT])i?B?)?$/i.exec(text) ?? [];
+  if (count === undefined) throw new InvalidArgumentError('It must be a size such as 64G.');
+  return Number(count) * (unit.toUpperCase() === 'T' ? 1_024 : 1);
+}
+
+/** A time, or how long ago: `2026-01-31T12:00:00Z`, `10m`, `36h`. */
+export function parseSince(text: string): Date {
+  const [, count, unit = 's'] = /^(\d{1,9})([smhd])$/.exec(text) ?? [];
+  if (count !== undefined) {
+    const seconds = Number(count) * ({ s: 1, m: 60, h: 3_600, d: 86_400 }[unit] ?? 1);
+    return new Date(Date.now() - seconds * 1_000);
+  }
+  const time = new Date(text);
+  if (Number.isNaN(time.getTime()))
+    throw new InvalidArgumentError('It must be a time, or a length of time such as 10m.');
+  return time;
+}
+
+/** Collects a repeatable option `KEY=VALUE`. */
+export function collectPairs(text: string, before: Record<string, string> = {}) {
+  const at = text.indexOf('=');
+  if (at < 1) throw new InvalidArgumentError('It must be KEY=VALUE.');
+  return { ...before, [text.slice(0, at)]: text.slice(at + 1) };
+}
+
+/** Collects a repeatable option `NAME=VALUE`, or `NAME` for the value of this variable here. */
+export function collectVariables(text: string, before: Record<string, string> = {}) {
+  return text.includes('=') ? collectPairs(text, before) : collectNames(text, before);
+}
+
+/** Collects a repeatable option `NAME`, whose value is that of this variable here. */
+export function collectNames(name: string, before: Record<string, string> = {}) {
+  if (name.includes('='))
+    throw new InvalidArgumentError(
+      'Other users of this machine can read values on a command line. Set the variable and give only its name, or use --secret-file.',
+    );
+  const value = process.env[name];
+  if (value === undefined) throw new InvalidArgumentError(`The variable ${name} is not set.`);
+  return { ...before, [name]: value };
+}
+
+/** A file of lines `NAME=VALUE`. Empty lines and lines that begin with `#` are skipped; quotes around a value are removed. */
+export function collectFile(path: string, before: Record<string, string> = {}) {
+  let text: string;
+  try {
+    text = readFileSync(path, 'utf8');
+  } catch (error) {
+    throw new InvalidArgumentError(`It cannot be read: ${(error as Error).message}`);
+  }
+  const values = { ...before };
+  for (const [index, line] of text.split(/\r?\n/).entries()) {
+    if (/^\s*(#|$)/.test(line)) continue;
+    const [, name, value = ''] = /^\s*(?:export\s+)?([^=\s]+)=(.*)$/.exec(line) ?? [];
+    if (name === undefined) throw new InvalidArgumentError(`Line ${index + 1} is not NAME=VALUE.`);
+    values[name] = value.replace(/^(['"])(.*)\1$/, '$2');
+  }
+  return values;
+}
+
+/**
+ * Collects an option that may be repeated, each time with one value or several separated by commas or spaces.
+ * @throws InvalidArgumentError for no value: the server takes an empty list as no restriction
+ */
+export function collect(text: string, before: readonly string[] = []): string[] {
+  const values = text.split(/[,\s]+/).filter((part) => part !== '');
+  if (values.length === 0) throw new InvalidArgumentError('It must not be empty.');
+  return [...before, ...values];
+}
+
+/** The event type as its receivers see it: `JOB_COMPLETED` is `job.completed`. */
+export function eventName(type: string): string {
+  return type.toLowerCase().replace('_', '.');
+}
+
+/** The scope as credentials name it: `REPO_READ` is `repo:read`. */
+export function scopeName(scope: string): string {
+  return scope.toLowerCase().replace('_', ':');
+}
+
+/**
+ * Finds a value of the schema by the name that people use.
+ * @throws InvalidArgumentError that lists the names
+ */
+export function parseName<Value extends string>(
+  text: string,
+  values: readonly Value[],
+  nameOf: (value: Value) => string,
+): Value {
+  const found = values.find((value) => nameOf(value) === text.toLowerCase());
+  if (found === undefined)
+    throw new InvalidArgumentError(`${text} must be one of ${values.map(nameOf).join(', ')}.`);
+  return found;
+}
+
+/** A command line for a shell: one argument is shell text itself, several are quoted. */
+export function toShell(args: readonly string[]): string {
+  const [first = '', ...more] = args;
+  return more.length === 0 ? first : args.map(quote).join(' ');
+}
+
+export function quote(text: string): string {
+  return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
+}

@@ -1,0 +1,54 @@
+/** The commands of `loam`, in the order of its help. Each file in `commands/` adds some of them. */
+import { Command } from '@commander-js/extra-typings';
+import type { Program } from './command.ts';
+import { addApiCommand } from './commands/api.ts';
+import { addArtifactCommands } from './commands/artifacts.ts';
+import { addCompletionCommand } from './commands/completion.ts';
+import { addCredentialCommands } from './commands/credentials.ts';
+import { addFileCommands } from './commands/files.ts';
+import { addJobCommands } from './commands/jobs.ts';
+import { addListenCommand } from './commands/listen.ts';
+import { addOpenCommand } from './commands/open.ts';
+import { addOrganizationCommands } from './commands/organizations.ts';
+import { addRepositoryCommands } from './commands/repositories.ts';
+import { addRunCommand } from './commands/run.ts';
+import { addSignInCommands } from './commands/sign-in.ts';
+import { addTopCommand } from './commands/top.ts';
+import { addVersionCommand } from './commands/version.ts';
+import { addWebhookCommands } from './commands/webhooks.ts';
+
+const EXIT_CODES = `
+Exit codes: 0 success; 1 failure; 2 wrong usage; 4 not signed in; 5 refused; 69 server unreachable; 130 interrupted.
+"run" and "wait" exit with the code of the job.
+
+Environment: LOAM_URL and LOAM_TOKEN name a server and a credential for it; HTTPS_PROXY, HTTP_PROXY and NO_PROXY are
+obeyed; LOAM_CA names a file with a further certificate authority (PEM): certificates are always checked;
+NO_COLOR turns colours off.`;
+
+export function createProgram(): Program {
+  const program = new Command('loam')
+    .description('Repositories and jobs of a Loam server')
+    .option('--server <url>', 'the server, if not that of the clone or of the latest login')
+    .option('--verbose', 'show the request id of errors')
+    .addHelpText('after', EXIT_CODES)
+    .showSuggestionAfterError()
+    .configureOutput({ writeErr: (text) => process.stderr.write(text) })
+    .exitOverride() as Program;
+  addSignInCommands(program);
+  addRunCommand(program);
+  addJobCommands(program);
+  addTopCommand(program);
+  addArtifactCommands(program);
+  addRepositoryCommands(program);
+  addFileCommands(program);
+  addWebhookCommands(program);
+  addListenCommand(program);
+  addCredentialCommands(program);
+  addOrganizationCommands(program);
+  addApiCommand(program);
+  addOpenCommand(program);
+  addVersionCommand(program);
+  // It reads all other commands.
+  addCompletionCommand(program);
+  return program;
+}

@@ -1,0 +1,112 @@
+/** Artifacts of a job: the list of files, and their download into a folder. */
+import type { ArtifactFile } from './download.ts';
+import { LoamError } from './errors.ts';
+import { graphql } from './graphql.ts';
+import { type PatienceOptions, persist } from './patience.ts';
+import type { Transport } from './transport.ts';
+
+const LIST_FILES = graphql(`
+  query ListArtifacts($namespace: String!, $name: String!, $after: String) {
+    job(namespace: $namespace, name: $name) {
+      artifacts {
+        files(first: 100, after: $after) {
+          nodes { path sizeBytes downloadUrl } pageInfo { hasNextPage endCursor }
+        }
+      }
+    }
+  }
+`);
+
+export type DownloadOptions = PatienceOptions & {
+  /** Only this file, or the files of this folder. */
+  path?: string | undefined;
+  /** Files that are downloaded at the same time. */
+  concurrency?: number | undefined;
+  /** Called with the number of bytes that have arrived since the last call. */
+  onBytes?: ((file: ArtifactFile, bytes: number) => void) | undefined;
+  /** Called when a file is complete. */
+  onFile?: ((file: ArtifactFile) => void) | undefined;
+};
+
+type Key = { namespace: string; name: string };
+
+export class Artifacts {
+  readonly #transport: Transport;
+  readonly #key: Key;
+
+  constructor(transport: Transport, key: Key) {
+    this.#transport = transport;
+    this.#key = { namespace: key.namespace, name: key.name };
+  }
+
+  /** Lists the files, in pages; nothing while there are no artifacts. @throws LoamError */
+  async *list({
+    path,
+    ...patience
+  }: PatienceOptions & { path?: string | undefined } = {}): AsyncGenerator<ArtifactFile> {
+    const folder = path?.replace(/\/+$/, '');
+    let after: string | null = null;
+    do {
+      const variables: Key & { after: string | null } = { ...this.#key, after };
+      const { job } = await persist(
+        () => this.#transport.graphql(LIST_FILES, variables, { signal: patience.signal }),
+        patience,
+      );
+      const page: FilePage | null | undefined = job?.artifacts?.files;
+      for (const file of page?.nodes ?? [])
+        if (!folder || file.path === folder || file.path.startsWith(`${folder}/`)) yield file;
+      after = page?.pageInfo.hasNextPage ? page.pageInfo.endCursor : null;
+    } while (after !== null);
+  }
+
+  /**
+   * Downloads the files into a folder, several at once. A file whose transfer was cut is continued, also by a later call.
+   * Only in Node.
+   * @returns the files
+   * @throws LoamError; `bad_answer` for a file name that leads out of the folder
+   */
+  async download(folder: string, options: DownloadOptions = {}): Promise<ArtifactFile[]> {
+    const { downloadFile, openFolder } = await import('./download.ts');
+    const { path, concurrency = 4, onBytes, onFile, ...patience } = options;
+    const root = await openFolder(folder);
+    const files = this.list({ path, ...patience });
+    const done: ArtifactFile[] = [];
+    const failure = new AbortController();
+    const signal = patience.signal
+      ? AbortSignal.any([patience.signal, failure.signal])
+      : failure.signal;
+    const work = async () => {
+      for await (const file of files) {
+        await downloadFile(root, file, {
+          ...patience,
+          signal,
+          send: (url, init) => this.#transport.download(url, init),
+          renew: () => this.#find(file.path, { signal }),
+          onBytes: (bytes) => onBytes?.(file, bytes),
+        });
+        done.push(file);
+        onFile?.(file);
+      }
+    };
+    try {
+      await Promise.all(Array.from({ length: concurrency }, work));
+    } catch (error) {
+      failure.abort(error);
+      throw error;
+    }
+    return done;
+  }
+
+  /** A fresh link to a file. @throws LoamError `not_found` */
+  async #find(path: string, options: PatienceOptions): Promise<ArtifactFile> {
+    for await (const file of this.list({ path, ...options })) if (file.path === path) return file;
+    throw new LoamError('not_found', `The artifact ${path} does not exist any more.`, {
+      status: 404,
+    });
+  }
+}
+
+type FilePage = {
+  nodes: readonly ArtifactFile[];
+  pageInfo: { hasNextPage: boolean; endCursor: string | null };
+};

@@ -1,0 +1,135 @@
+/** What a job runs and on what, in the form of people, and its conversion to the input of `createJob`. */
+import type { VariablesOf } from 'gql.tada';
+import { LoamError } from './errors.ts';
+import { graphql } from './graphql.ts';
+
+export type JobOptions = {
+  /** By default the namespace of `repo`, else that of the caller. */
+  namespace?: string | undefined;
+  /** Letters, digits, hyphens and underscores. By default made of the command, with a random suffix. */
+  name?: string | undefined;
+  /** The repository to check out, as `namespace/name`; `namespace/name@branch` names a branch. */
+  repo?: string | undefined;
+  branch?: string | undefined;
+  /** The id of a snapshot of `repo` that was pushed to `refs/loam/snapshots/<id>`; instead of a branch. */
+  snapshot?: string | undefined;
+  /** The container image. */
+  image?: string | undefined;
+  /** A model and a number, such as `A100-80GB:2`; `none` by default. */
+  gpu?: string | undefined;
+  /** vCPUs. */
+  cpu?: number | undefined;
+  memoryGb?: number | undefined;
+  diskGb?: number | undefined;
+  /** Such as `us-east-1`. */
+  region?: string | undefined;
+  /** Of one attempt. */
+  timeoutMinutes?: number | undefined;
+  /** How many times a failed job is retried. */
+  retries?: number | undefined;
+  env?: Record<string, string> | undefined;
+  /** Stored encrypted, masked in the log, and never shown. */
+  secrets?: Record<string, string> | undefined;
+  labels?: Record<string, string> | undefined;
+  /** Files under this path are kept as artifacts when the job ends. */
+  outputPath?: string | undefined;
+};
+
+export const CREATE_JOB = graphql(`
+  mutation CreateJob($input: CreateJobInput!) {
+    createJob(input: $input) { job { namespace name } }
+  }
+`);
+
+type Input = VariablesOf<typeof CREATE_JOB>['input'];
+type Gpu = Input['gpu'];
+type Region = NonNullable<Input['region']>;
+
+/** @throws LoamError `invalid_request`: the field is that of `JobOptions` */
+export function createInput(command: string, options: JobOptions & { namespace: string }): Input {
+  const { gpu, gpuCount } = parseGpu(options.gpu ?? 'none');
+  const [repo, branch] = parseRepo(options.repo);
+  return {
+    namespace: options.namespace,
+    name: options.name ?? nameFor(command),
+    command,
+    gpu,
+    ...(gpuCount !== undefined && { gpuCount }),
+    ...definedOf({
+      repo,
+      branch: options.branch ?? branch,
+      snapshot: options.snapshot,
+      image: options.image,
+      cpu: options.cpu,
+      memoryGb: options.memoryGb,
+      diskGb: options.diskGb,
+      region: options.region && enumOf<Region>(options.region),
+      timeoutMinutes: options.timeoutMinutes,
+      retries: options.retries,
+      outputPath: options.outputPath,
+      env: options.env && pairs(options.env, 'name'),
+      secrets: options.secrets && pairs(options.secrets, 'name'),
+      labels: options.labels && pairs(options.labels, 'key'),
+    }),
+  };
+}
+
+/** `A100-80GB:2` → the model and the number. The server checks both. */
+export function parseGpu(text: string): { gpu: Gpu; gpuCount?: number } {
+  const [model = '', count, ...more] = text.split(':');
+  const isCount = count === undefined || /^\d+$/.test(count);
+  if (!isCount || more.length > 0 || !/^[\w-]+$/.test(model))
+    throw new LoamError(
+      'invalid_request',
+      `gpu: ${text} must be a model and a number, such as A100-80GB:2`,
+      { status: 400, field: 'gpu' },
+    );
+  return { gpu: enumOf<Gpu>(model), ...(count !== undefined && { gpuCount: Number(count) }) };
+}
+
+/** A value as people write it, `us-east-1`, as the schema has it. The server refuses unknown values. */
+export function enumOf<E extends string>(text: string): E {
+  return text.toUpperCase().replaceAll('-', '_') as E;
+}
+
+/** A value of the schema as people write it. */
+export function fromEnum(value: string): string {
+  return value.toLowerCase().replaceAll('_', '-');
+}
+
+/** `namespace/name@branch` → repository and branch. */
+function parseRepo(text: string | undefined): [string | undefined, string | undefined] {
+  const at = text?.indexOf('@') ?? -1;
+  return at === -1 ? [text, undefined] : [text?.slice(0, at), text?.slice(at + 1)];
+}
+
+function pairs<K extends 'name' | 'key'>(values: Record<string, string>, key: K) {
+  return Object.entries(values).map(
+    ([name, value]) => ({ [key]: name, value }) as { [P in K]: string } & { value: string },
+  );
+}
+
+type Defined<T> = { [K in keyof T]?: Exclude<T[K], undefined | ''> };
+
+function definedOf<T extends object>(values: T): Defined<T> {
+  const given = Object.entries(values).filter(([, value]) => value !== undefined);
+  return Object.fromEntries(given) as Defined<T>;
+}
+
+/** A name of the first two words of a command, and five random characters: `python-train-x7k2p`. */
+export function nameFor(command: string): string {
+  const words = command
+    .split(/\s+/)
+    .map((word) =>
+      word
+        .replace(/^.*\//, '')
+        .replace(/\.\w+$/, '')
+        .replace(/[^A-Za-z0-9_]+/g, '-'),
+    )
+    .map((word) => word.replace(/^-+|-+$/g, ''))
+    .filter((word) => word !== '');
+  const stem = words.slice(0, 2).join('-').slice(0, 40).toLowerCase() || 'job';
+  const letters = 'abcdefghijkmnpqrstuvwxyz23456789';
+  const random = crypto.getRandomValues(new Uint8Array(5));
+  return `${stem}-${Array.from(random, (byte) => letters[byte % letters.length]).join('')}`;
+}

@@ -1,0 +1,349 @@
+/** Jobs: create, read, follow, wait, cancel, run again, delete. */
+import type { ResultOf, VariablesOf } from 'gql.tada';
+import { Artifacts } from './artifacts.ts';
+import { LoamError } from './errors.ts';
+import { readEvents, type ServerEvent } from './event-stream.ts';
+import { graphql } from './graphql.ts';
+import { CREATE_JOB, createInput, type JobOptions } from './job-input.ts';
+import { Patience, type PatienceOptions, persist } from './patience.ts';
+import type { Transport } from './transport.ts';
+
+const JOB_FIELDS = graphql(`
+  fragment JobFields on Job {
+    id namespace name status progress command repo branch commitSha snapshot image gpu gpuCount cpu memoryGb diskGb
+    region timeoutMinutes retries retryCount outputPath exitCode costPerHour totalCost runtimeSeconds
+    createdAt startedAt completedAt createdBy { username } labels { key value } environmentNames secretNames
+    rerunOf { name } artifacts { fileCount sizeBytes path }
+  }
+`);
+
+const READ_JOB = graphql(
+  `query ReadJob($namespace: String!, $name: String!) {
+    job(namespace: $namespace, name: $name) { ...JobFields }
+  }`,
+  [JOB_FIELDS],
+);
+const READ_LOG_END = graphql(`
+  query ReadLogEnd($namespace: String!, $name: String!) {
+    job(namespace: $namespace, name: $name) { log(last: 1) { lastSeq } }
+  }
+`);
+const READ_LOG_AT = graphql(`
+  query ReadLogAt($namespace: String!, $name: String!, $at: DateTime!) {
+    job(namespace: $namespace, name: $name) { log(at: $at, first: 1) { lastSeq entries { seq } } }
+  }
+`);
+const READ_LAST_LINES = graphql(`
+  query ReadLastLines($namespace: String!, $name: String!, $tail: Int!, $since: DateTime) {
+    job(namespace: $namespace, name: $name) {
+      logs(tail: $tail, since: $since) { lines { seq timestamp message } }
+      log(last: 1) { lastSeq }
+    }
+  }
+`);
+const LIST_JOBS = graphql(
+  `query ListJobs($first: Int!, $after: String, $filter: JobFilter) {
+    viewer {
+      jobs(first: $first, after: $after, filter: $filter) {
+        nodes { ...JobFields } pageInfo { hasNextPage endCursor }
+      }
+    }
+  }`,
+  [JOB_FIELDS],
+);
+const LIST_JOBS_OF_NAMESPACE = graphql(
+  `query ListJobsOfNamespace($namespace: String!, $first: Int!, $after: String, $filter: JobFilter) {
+    namespace(name: $namespace) {
+      jobs(first: $first, after: $after, filter: $filter) {
+        nodes { ...JobFields } pageInfo { hasNextPage endCursor }
+      }
+    }
+  }`,
+  [JOB_FIELDS],
+);
+const CANCEL_JOB = graphql(
+  `mutation CancelJob($input: CancelJobInput!) {
+    cancelJob(input: $input) { job { ...JobFields } }
+  }`,
+  [JOB_FIELDS],
+);
+const RERUN_JOB = graphql(`
+  mutation RerunJob($input: RerunJobInput!) {
+    rerunJob(input: $input) { job { namespace name } }
+  }
+`);
+const DELETE_JOB = graphql(`
+  mutation DeleteJob($input: DeleteJobInput!) {
+    deleteJob(input: $input) { id }
+  }
+`);
+
+export type JobInfo = ResultOf<typeof JOB_FIELDS>;
+export type JobStatus = JobInfo['status'];
+export type JobFilter = NonNullable<VariablesOf<typeof LIST_JOBS>['filter']>;
+
+export type LogLine = { kind: 'line'; seq: number; timestamp: string; message: string };
+export type StatusChange = { kind: 'status'; seq: number; timestamp: string; status: JobStatus };
+export type LogEnd = { kind: 'end'; seq: number; status: JobStatus; exitCode: number | null };
+export type LogEvent = LogLine | StatusChange | LogEnd;
+
+export type LogOptions = PatienceOptions & {
+  /** Only the last lines: 1 to 10000. */
+  tail?: number | undefined;
+  /** Only lines written after this time. */
+  since?: Date | undefined;
+  /** Whether to go on until the job ends, instead of to the present end of the log. */
+  follow?: boolean | undefined;
+};
+
+/** Whether the job has reached a final status. */
+export function isFinal(status: JobStatus): boolean {
+  return status !== 'QUEUED' && status !== 'RUNNING';
+}
+
+/** A job ended otherwise than with success. */
+export class JobFailed extends Error {
+  override name = 'JobFailed';
+  readonly job: JobInfo;
+  constructor(job: JobInfo) {
+    const code = job.exitCode === null ? '' : ` with exit code ${job.exitCode}`;
+    super(`${job.namespace}/${job.name} ${job.status.toLowerCase().replace('_', ' ')}${code}`);
+    this.job = job;
+  }
+}
+
+export class Job {
+  readonly namespace: string;
+  readonly name: string;
+  /** The files that the job left at `outputPath`. */
+  readonly artifacts: Artifacts;
+  readonly #transport: Transport;
+
+  constructor(transport: Transport, key: { namespace: string; name: string }) {
+    this.#transport = transport;
+    this.namespace = key.namespace;
+    this.name = key.name;
+    this.artifacts = new Artifacts(transport, key);
+  }
+
+  get #key() {
+    return { namespace: this.namespace, name: this.name };
+  }
+
+  /** The page of the job in the dashboard. */
+  get url(): string {
+    return `${this.#transport.url}/${this.namespace}/-/jobs/${this.name}`;
+  }
+
+  /** Reads the job. @throws LoamError `not_found`, `permission_denied` */
+  async info(options?: { signal?: AbortSignal }): Promise<JobInfo> {
+    const { job } = await this.#transport.graphql(READ_JOB, this.#key, options);
+    return demandJob(job);
+  }
+
+  /**
+   * The lines of the log, and the changes of status between them. With `follow` it ends when the job has ended, and
+   * survives restarts of the server and cuts of the network; each line comes once.
+   * @throws LoamError
+   */
+  async *logs({
+    tail,
+    since,
+    follow = true,
+    ...patience
+  }: LogOptions = {}): AsyncGenerator<LogEvent> {
+    let after = 0;
+    const until = follow ? Number.POSITIVE_INFINITY : await this.#lastSeq(patience);
+    if (tail !== undefined) {
+      const variables = { ...this.#key, tail, since: since?.toISOString() ?? null };
+      const read = () => this.#transport.graphql(READ_LAST_LINES, variables, patience);
+      const { logs, log } = demandJob((await persist(read, patience)).job);
+      const lines = logs?.lines ?? [];
+      for (const line of lines) yield { kind: 'line', ...line };
+      after = lines.at(-1)?.seq ?? log?.lastSeq ?? 0;
+    } else if (since !== undefined) {
+      const variables = { ...this.#key, at: since.toISOString() };
+      const read = () => this.#transport.graphql(READ_LOG_AT, variables, patience);
+      const { log } = demandJob((await persist(read, patience)).job);
+      const first = log?.entries[0]?.seq;
+      after = first === undefined ? (log?.lastSeq ?? 0) : first - 1;
+    }
+    if (after < until) yield* this.#follow(after, until, patience);
+  }
+
+  async #lastSeq(patience: PatienceOptions): Promise<number> {
+    const read = () => this.#transport.graphql(READ_LOG_END, this.#key, patience);
+    return demandJob((await persist(read, patience)).job).log?.lastSeq ?? 0;
+  }
+
+  async *#follow(after: number, until: number, options: PatienceOptions): AsyncGenerator<LogEvent> {
+    const path = `/${encodeURIComponent(this.namespace)}/job/${encodeURIComponent(this.name)}/logs?stream=true`;
+    const patience = new Patience(options);
+    let last = after;
+    for (;;) {
+      try {
+        const response = await this.#transport.send(path, {
+          headers: { accept: 'text/event-stream', 'last-event-id': `${last}` },
+          signal: options.signal,
+        });
+        patience.succeeded();
+        if (response.status === 204) return;
+        for await (const event of readEvents(response, this.#transport.url)) {
+          const entry = parseEntry(event);
+          // An entry that came before the connection was cut.
+          if (entry.kind !== 'end' && entry.seq <= last) continue;
+          last = Math.max(last, entry.seq);
+          yield entry;
+          if (entry.kind === 'end' || last >= until) return;
+        }
+        // A server that stops ends its streams.
+        throw new LoamError('unreachable', `${this.#transport.url} closed the connection`);
+      } catch (error) {
+        await patience.afterFailure(error);
+      }
+    }
+  }
+
+  /** Waits until the job has ended. @throws LoamError */
+  async wait(options: PatienceOptions = {}): Promise<JobInfo> {
+    const read = () => this.info(options as { signal?: AbortSignal });
+    const info = await persist(read, options);
+    if (isFinal(info.status)) return info;
+    for await (const _ of this.#follow(
+      await this.#lastSeq(options),
+      Number.POSITIVE_INFINITY,
+      options,
+    ));
+    return persist(read, options);
+  }
+
+  /** Waits until the job has succeeded. @throws JobFailed when it has ended otherwise; LoamError */
+  async result(options: PatienceOptions = {}): Promise<JobInfo> {
+    const info = await this.wait(options);
+    if (info.status !== 'SUCCEEDED') throw new JobFailed(info);
+    return info;
+  }
+
+  /** Cancels the job at once. Its processes may still be ending. @throws LoamError `conflict` when it has ended */
+  async cancel(): Promise<JobInfo> {
+    const { cancelJob } = await this.#transport.graphql(CANCEL_JOB, { input: this.#key });
+    return demandJob(cancelJob?.job);
+  }
+
+  /**
+   * Creates a job with the same settings.
+   * @param options.newestCommit runs the current commit of the branch instead of the same commit
+   */
+  async rerun(options: { newName?: string; newestCommit?: boolean } = {}): Promise<Job> {
+    const { rerunJob } = await this.#transport.graphql(RERUN_JOB, {
+      input: { ...this.#key, ...options },
+    });
+    return new Job(this.#transport, demandJob(rerunJob?.job));
+  }
+
+  /** Deletes the job and its log. @throws LoamError `conflict` while it runs */
+  async delete(options: { deleteArtifacts?: boolean } = {}): Promise<void> {
+    await this.#transport.graphql(DELETE_JOB, { input: { ...this.#key, ...options } });
+  }
+}
+
+/** The jobs that the caller may see. */
+export class Jobs {
+  readonly #transport: Transport;
+  constructor(transport: Transport) {
+    this.#transport = transport;
+  }
+
+  get(namespace: string, name: string): Job {
+    return new Job(this.#transport, { namespace, name });
+  }
+
+  /**
+   * Creates a job, once, even when the server restarts meanwhile.
+   * @throws LoamError `invalid_request` with the field, `permission_denied`, `already_exists`, `quota_exceeded`
+   */
+  async create(
+    command: string,
+    options: JobOptions & { namespace: string },
+    patience?: PatienceOptions,
+  ): Promise<Job> {
+    const input = createInput(command, options);
+    const headers = { 'idempotency-key': crypto.randomUUID() };
+    let attempts = 0;
+    const create = async () => {
+      attempts++;
+      return this.#transport.graphql(CREATE_JOB, { input }, { headers, signal: patience?.signal });
+    };
+    try {
+      const { createJob } = await persist(create, patience);
+      return new Job(this.#transport, demandJob(createJob?.job));
+    } catch (error) {
+      // A server that was killed has created the job, but not stored its answer for the repeated request.
+      const mayBeOurs =
+        error instanceof LoamError && error.code === 'already_exists' && attempts > 1;
+      if (!mayBeOurs) throw error;
+      const job = new Job(this.#transport, input);
+      if ((await job.info()).command !== command) throw error;
+      return job;
+    }
+  }
+
+  /** Lists jobs, newest first: of one namespace, or of all namespaces of the caller. */
+  async *list(
+    { namespace, ...filter }: JobFilter & { namespace?: string | undefined } = {},
+    { limit = Number.POSITIVE_INFINITY }: { limit?: number } = {},
+  ): AsyncGenerator<JobInfo> {
+    let after: string | null = null;
+    for (let left = limit; left > 0; ) {
+      const variables: VariablesOf<typeof LIST_JOBS> = {
+        first: Math.min(left, 100),
+        after,
+        filter,
+      };
+      const page: JobPage | null | undefined =
+        namespace === undefined
+          ? (await this.#transport.graphql(LIST_JOBS, variables)).viewer?.jobs
+          : (await this.#transport.graphql(LIST_JOBS_OF_NAMESPACE, { ...variables, namespace }))
+              .namespace?.jobs;
+      yield* page?.nodes ?? [];
+      left -= page?.nodes.length ?? 0;
+      if (!page?.pageInfo.hasNextPage || page.nodes.length === 0) return;
+      after = page.pageInfo.endCursor;
+    }
+  }
+}
+
+type JobPage = {
+  nodes: readonly JobInfo[];
+  pageInfo: { hasNextPage: boolean; endCursor: string | null };
+};
+
+function demandJob<T>(job: T | null | undefined): T {
+  if (!job) throw new LoamError('not_found', 'Job not found', { status: 404 });
+  return job;
+}
+
+/** @throws LoamError for an `error` event, and for an event that is not one of a log */
+function parseEntry({ id, event, data }: ServerEvent): LogEvent {
+  const seq = Number(id);
+  const parsed = parseData(data);
+  if (event === 'error') {
+    const error = parsed.error as { code?: unknown; message?: unknown } | undefined;
+    throw new LoamError(String(error?.code), String(error?.message), { status: 403 });
+  }
+  if (!Number.isSafeInteger(seq)) throw new LoamError('bad_answer', 'The log has a wrong id.');
+  const timestamp = String(parsed.timestamp);
+  const status = String(parsed.status).toUpperCase() as JobStatus;
+  if (event === 'log') return { kind: 'line', seq, timestamp, message: String(parsed.message) };
+  if (event === 'status') return { kind: 'status', seq, timestamp, status };
+  const exitCode = typeof parsed.exit_code === 'number' ? parsed.exit_code : null;
+  return { kind: 'end', seq, status, exitCode };
+}
+
+function parseData(data: string): Record<string, unknown> {
+  try {
+    const parsed = JSON.parse(data);
+    if (typeof parsed === 'object' && parsed !== null) return parsed;
+  } catch {}
+  throw new LoamError('bad_answer', 'The log has an event that is not JSON.');
+}

@@ -1,0 +1,77 @@
+/** Waiting for a server that restarts, or for a network that comes back. */
+import { LoamError } from './errors.ts';
+
+const FIRST_DELAY_MS = 500;
+const MAX_DELAY_MS = 5_000;
+/** A server that answers, but cannot, may have an error that stays: half a minute of attempts. */
+const MAX_INTERNAL_ERRORS = 8;
+
+export type PatienceOptions = {
+  signal?: AbortSignal | undefined;
+  /** Called before each wait. */
+  onRetry?: ((error: LoamError) => void) | undefined;
+  /** Called when an attempt succeeds after a failure. */
+  onRecovered?: (() => void) | undefined;
+};
+
+/** Counts the failures in a row, and waits longer after each: 0.5 s, doubling to 5 s, or as long as the server says. */
+export class Patience {
+  readonly #options: PatienceOptions;
+  #delay = FIRST_DELAY_MS;
+  #failed = false;
+  #internalErrors = 0;
+
+  constructor(options: PatienceOptions = {}) {
+    this.#options = options;
+  }
+
+  /** Waits before the next attempt. @throws the error itself, if the same request cannot succeed later */
+  async afterFailure(error: unknown): Promise<void> {
+    this.#options.signal?.throwIfAborted();
+    if (!(error instanceof LoamError) || !error.isTemporary) throw error;
+    if (error.code === 'internal_error' && ++this.#internalErrors > MAX_INTERNAL_ERRORS)
+      throw error;
+    this.#failed = true;
+    this.#options.onRetry?.(error);
+    const ms = Math.max(this.#delay, Math.min((error.retryAfter ?? 0) * 1_000, 60_000));
+    this.#delay = Math.min(this.#delay * 2, MAX_DELAY_MS);
+    await sleep(ms, this.#options.signal);
+  }
+
+  succeeded(): void {
+    if (this.#failed) this.#options.onRecovered?.();
+    this.#failed = false;
+    this.#internalErrors = 0;
+    this.#delay = FIRST_DELAY_MS;
+  }
+}
+
+/** Repeats an action, which must be safe to repeat, while its failure is temporary. */
+export async function persist<T>(act: () => Promise<T>, options?: PatienceOptions): Promise<T> {
+  const patience = new Patience(options);
+  for (;;) {
+    try {
+      const result = await act();
+      patience.succeeded();
+      return result;
+    } catch (error) {
+      await patience.afterFailure(error);
+    }
+  }
+}
+
+/** @throws the reason of the signal */
+export function sleep(ms: number, signal?: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    signal?.throwIfAborted();
+    const onAbort = () => {
+      clearTimeout(timer);
+      reject(signal?.reason);
+    };
+    const timer = setTimeout(() => {
+      signal?.removeEventListener('abort', onAbort);
+      resolve();
+    }, ms);
+    signal?.addEventListener('abort', onAbort, { once: true });
+  });
+}

@@ -1,0 +1,317 @@
+/**
+ * Requests to one server with one credential. A redirect is never followed with the credential, and the size of an answer
+ * is limited, because the server at an address may not be the one that its user means.
+ */
+import { print } from '@0no-co/graphql.web';
+import type { TadaDocumentNode } from 'gql.tada';
+import { LoamError } from './errors.ts';
+
+/** The server limits lists and logs to 16 MiB; JSON of the largest answer is below this. */
+const MAX_ANSWER_BYTES = 64 * 2 ** 20;
+/** A request without an answer of this length has lost its server. */
+const TIMEOUT_MS = 120_000;
+const MAX_MESSAGE_CHARACTERS = 2_000;
+
+export type TransportOptions = {
+  /** The origin of the server, such as `https://loam.example`. */
+  url: string;
+  /** A personal access token, or an API key as `name$secret`; left out: anonymous. */
+  token?: string | undefined;
+  /** Replaces the global `fetch`, for proxies and own certificate authorities. */
+  fetch?: typeof fetch | undefined;
+  /** Shown in the server's log. */
+  userAgent?: string | undefined;
+};
+
+type RequestInitOfLoam = {
+  method?: string;
+  headers?: Record<string, string>;
+  body?: string | URLSearchParams;
+  signal?: AbortSignal | undefined;
+};
+
+type GraphqlOptions = {
+  signal?: AbortSignal | undefined;
+  headers?: Record<string, string> | undefined;
+};
+
+export class Transport {
+  readonly url: string;
+  readonly #token: string | undefined;
+  readonly #fetch: typeof fetch;
+  readonly #userAgent: string | undefined;
+
+  /** @throws LoamError `invalid_request` for an address that is not an http or https URL */
+  constructor({ url, token, fetch: givenFetch, userAgent }: TransportOptions) {
+    this.url = parseOrigin(url);
+    this.#token = token;
+    this.#fetch = givenFetch ?? ((input, init) => fetch(input, init));
+    this.#userAgent = userAgent;
+  }
+
+  /**
+   * Sends a request to a path of the server and returns its answer, whose status is below 400 except for 304.
+   * @throws LoamError
+   */
+  async send(path: string, init: RequestInitOfLoam = {}): Promise<Response> {
+    const response = await this.#fetchOnce(path, init);
+    if (response.status >= 400) throw await toError(response, this.url);
+    return response;
+  }
+
+  async #fetchOnce(path: string, init: RequestInitOfLoam): Promise<Response> {
+    const url = new URL(path, this.url);
+    // A path such as `//host/x` is an address of another server.
+    if (url.origin !== this.url)
+      throw new LoamError('invalid_request', `${path} is not a path of ${this.url}`);
+    const headers = new Headers(init.headers);
+    if (this.#token !== undefined && !headers.has('authorization'))
+      headers.set('authorization', authorizationOf(this.#token));
+    if (this.#userAgent !== undefined) headers.set('user-agent', this.#userAgent);
+    let response: Response;
+    try {
+      response = await this.#fetch(url, {
+        method: init.method ?? 'GET',
+        headers,
+        redirect: 'manual',
+        ...(init.body !== undefined && { body: init.body }),
+        ...(init.signal && { signal: init.signal }),
+      });
+    } catch (error) {
+      init.signal?.throwIfAborted();
+      throw unreachable(this.url, error);
+    }
+    if (response.type === 'opaqueredirect' || (response.status >= 300 && response.status < 400)) {
+      await response.body?.cancel();
+      const to = response.headers.get('location') ?? 'another address';
+      throw new LoamError(
+        'bad_answer',
+        `${this.url} redirects to ${to}. Use the address at which the server itself answers.`,
+        { status: response.status },
+      );
+    }
+    return response;
+  }
+
+  /**
+   * Opens a signed link, without credentials: it may lead to another origin, and redirect to object storage.
+   * @throws LoamError
+   */
+  async download(
+    link: string,
+    init: { headers?: Record<string, string>; signal?: AbortSignal | undefined } = {},
+  ): Promise<Response> {
+    const url = URL.canParse(link) ? new URL(link) : null;
+    if (!url || !/^https?:$/.test(url.protocol) || url.username !== '')
+      throw new LoamError('bad_answer', `${this.url} sent a link that is not one.`);
+    let response: Response;
+    try {
+      response = await this.#fetch(url, {
+        headers: init.headers ?? {},
+        credentials: 'omit',
+        ...(init.signal && { signal: init.signal }),
+      });
+    } catch (error) {
+      init.signal?.throwIfAborted();
+      throw unreachable(url.origin, error);
+    }
+    if (response.status >= 400) throw await toError(response, url.origin);
+    return response;
+  }
+
+  /** Sends a request and reads its JSON answer; undefined for an empty answer. @throws LoamError */
+  async json(
+    path: string,
+    init: Omit<RequestInitOfLoam, 'body'> & { json?: unknown } = {},
+  ): Promise<unknown> {
+    const { json, headers, signal, ...rest } = init;
+    const limited = withTimeout(signal);
+    const response = await this.send(path, {
+      ...rest,
+      signal: limited,
+      headers: { ...(json !== undefined && { 'content-type': 'application/json' }), ...headers },
+      ...(json !== undefined && { body: JSON.stringify(json) }),
+    });
+    const text = await readText(response, this.url);
+    if (text === '') return undefined;
+    return parseJson(text, this.url);
+  }
+
+  /** Posts a form of OAuth, whose errors are answers with `error`. @throws LoamError when the answer is none of OAuth */
+  async form(path: string, body: URLSearchParams): Promise<Record<string, unknown>> {
+    const response = await this.#fetchOnce(path, { method: 'POST', body, signal: withTimeout() });
+    const answer = parseJson(await readText(response, this.url), this.url);
+    if (typeof answer !== 'object' || answer === null)
+      throw new LoamError('bad_answer', `${this.url} does not answer like a Loam server.`);
+    return answer as Record<string, unknown>;
+  }
+
+  /** Runs an operation that must succeed as a whole. @throws LoamError with the first error of the answer */
+  async graphql<Result, Variables>(
+    document: TadaDocumentNode<Result, Variables>,
+    variables: Variables,
+    options: GraphqlOptions = {},
+  ): Promise<Result> {
+    return (await this.query(print(document), variables as object, options)) as Result;
+  }
+
+  /** As `graphql`, for a query as text. @throws LoamError */
+  async query(
+    query: string,
+    variables: object = {},
+    { signal, headers }: GraphqlOptions = {},
+  ): Promise<unknown> {
+    const answer = await this.json('/graphql', {
+      method: 'POST',
+      json: { query, variables },
+      signal,
+      ...(headers && { headers }),
+    });
+    const { data, errors } = (answer ?? {}) as { data?: unknown; errors?: unknown };
+    const first = Array.isArray(errors) ? errors[0] : undefined;
+    if (first !== undefined) throw graphqlError(first);
+    if (data === undefined || data === null)
+      throw new LoamError('bad_answer', `${this.url} does not answer like a Loam server.`);
+    return data;
+  }
+}
+
+/** The header for a token of either kind: only API keys contain a `$`. */
+function authorizationOf(token: string): string {
+  return token.includes('$') ? `API-Key ${token}` : `Bearer ${token}`;
+}
+
+/** @throws LoamError `invalid_request` */
+export function parseOrigin(text: string): string {
+  const given = /^[a-z][a-z0-9+.-]*:\/\//i.test(text) ? text : `https://${text}`;
+  const url = URL.canParse(given) ? new URL(given) : null;
+  if (!url || !/^https?:$/.test(url.protocol) || url.username !== '' || url.password !== '')
+    throw new LoamError(
+      'invalid_request',
+      'The address of a server is an http or https URL without a name and password, such as https://loam.example',
+    );
+  return url.origin;
+}
+
+function withTimeout(signal?: AbortSignal): AbortSignal {
+  const timeout = AbortSignal.timeout(TIMEOUT_MS);
+  return signal ? AbortSignal.any([signal, timeout]) : timeout;
+}
+
+/** Reads a body to its end. @throws LoamError when it is cut, or longer than any answer of Loam */
+export async function readText(
+  response: Response,
+  server: string,
+  maxBytes = MAX_ANSWER_BYTES,
+): Promise<string> {
+  const decoder = new TextDecoder();
+  let text = '';
+  let bytes = 0;
+  try {
+    for await (const chunk of chunksOf(response)) {
+      bytes += chunk.length;
+      if (bytes > maxBytes)
+        throw new LoamError(
+          'bad_answer',
+          `The answer of ${server} is longer than ${maxBytes} bytes.`,
+        );
+      text += decoder.decode(chunk, { stream: true });
+    }
+  } catch (error) {
+    if (error instanceof LoamError) throw error;
+    throw unreachable(server, error);
+  }
+  return text + decoder.decode();
+}
+
+/** The chunks of a body. Not every browser iterates over a `ReadableStream`. */
+export async function* chunksOf(response: Response): AsyncGenerator<Uint8Array> {
+  const reader = response.body?.getReader();
+  if (!reader) return;
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      yield value;
+    }
+  } finally {
+    // Ends the connection when the reader stops early.
+    await reader.cancel().catch(() => {});
+  }
+}
+
+export function unreachable(server: string, error: unknown): LoamError {
+  const cause = error instanceof Error ? ((error.cause as Error | undefined) ?? error) : null;
+  const code = (cause as { code?: string } | null)?.code;
+  const isTimeout = error instanceof Error && error.name === 'TimeoutError';
+  const reason = isTimeout ? 'no answer in time' : (code ?? cause?.message ?? String(error));
+  return new LoamError('unreachable', `Cannot reach ${server}: ${reason}`, { cause: error });
+}
+
+/** The error of an answer with a status of 400 or more, from the envelope of REST. */
+async function toError(response: Response, server: string): Promise<LoamError> {
+  const text = await readText(response, server, 2 ** 20).catch(() => '');
+  const envelope = parseEnvelope(text);
+  const { status } = response;
+  const retryAfter = Number(response.headers.get('retry-after')) || undefined;
+  const requestId = response.headers.get('x-request-id') ?? undefined;
+  if (!envelope) {
+    const message = `${server} answered ${status} ${response.statusText}`.trim();
+    return new LoamError('bad_answer', message, { status, retryAfter, requestId });
+  }
+  const { code, message, field } = envelope;
+  return new LoamError(code, message, { status, field, retryAfter, requestId });
+}
+
+function parseEnvelope(text: string) {
+  let parsed: unknown;
+  try {
+    parsed = JSON.parse(text);
+  } catch {
+    return null;
+  }
+  const error = (parsed as { error?: unknown } | null)?.error as
+    | Record<string, unknown>
+    | undefined;
+  if (typeof error?.code !== 'string' || typeof error.message !== 'string') return null;
+  return {
+    code: error.code,
+    message: error.message.slice(0, MAX_MESSAGE_CHARACTERS),
+    field: typeof error.field === 'string' ? error.field : undefined,
+  };
+}
+
+/** GraphQL has the codes of REST in upper case. The statuses are those of `HTTP_STATUS` of the server. */
+const STATUS: Record<string, number> = {
+  invalid_request: 400,
+  authentication_failed: 401,
+  permission_denied: 403,
+  quota_exceeded: 403,
+  not_found: 404,
+  already_exists: 409,
+  conflict: 409,
+  rate_limit_exceeded: 429,
+  internal_error: 500,
+};
+
+export function graphqlError(error: unknown): LoamError {
+  const { message, extensions } = error as {
+    message?: unknown;
+    extensions?: { code?: unknown; field?: unknown; request_id?: unknown; retryAfter?: unknown };
+  };
+  const code = String(extensions?.code ?? 'bad_answer').toLowerCase();
+  return new LoamError(code, String(message).slice(0, MAX_MESSAGE_CHARACTERS), {
+    status: STATUS[code] ?? 400,
+    field: typeof extensions?.field === 'string' ? extensions.field : undefined,
+    requestId: typeof extensions?.request_id === 'string' ? extensions.request_id : undefined,
+    retryAfter: Number(extensions?.retryAfter) || undefined,
+  });
+}
+
+function parseJson(text: string, server: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw new LoamError('bad_answer', `${server} does not answer with JSON. Is it a Loam server?`);
+  }
+}

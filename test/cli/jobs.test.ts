@@ -1,0 +1,265 @@
+/** `loam jobs`, `job`, `logs`, `wait`, `cancel`, `rerun`, `rm`, `top`, `artifacts`, `api`, `open`, `completion`. */
+import { createHash } from 'node:crypto';
+import { readdir, readFile, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { Client as LoamClient } from '../../src/cli/sdk/client.ts';
+import { eventually } from '../support/eventually.ts';
+import { type FakeRunner, fakeRunner } from '../support/fake-runner.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
+import { LoamUser } from '../support/loam-command.ts';
+import { job, lines, submit, until } from '../support/submit.ts';
+
+let app: TestApp;
+let ada: Client;
+let user: LoamUser;
+let runner: FakeRunner;
+
+beforeAll(async () => {
+  runner = fakeRunner({ images: true });
+  app = await startApp({ overrides: { runner } });
+  ada = await app.user('ada');
+  user = await LoamUser.open(ada);
+});
+afterAll(async () => {
+  await user[Symbol.asyncDispose]();
+  await app[Symbol.asyncDispose]();
+});
+
+const start = (name: string, command: string, more: object = {}) =>
+  submit(ada, { namespace: 'ada', name, command, image: 'busybox', ...more });
+const finish = async (name: string, command: string, status = 'SUCCEEDED', more: object = {}) => {
+  await start(name, command, more);
+  return until(ada, 'ada', name, status);
+};
+
+test('jobs are listed and shown, for people and for programs', async () => {
+  const labels = [{ key: 'kind', value: 'list' }];
+  await finish('listed', 'echo hi', 'SUCCEEDED', { labels });
+  await finish('broken', 'exit 3', 'FAILED', { labels });
+  const list = async (...args: string[]) => (await user.loam(['jobs', ...args])).trim().split('\n');
+  const rows = await list('--label', 'kind=list');
+  expect(rows.map((row) => row.split('\t').slice(0, 3))).toEqual([
+    ['ada/broken', 'failed', '8 vCPUs, 32 GB'],
+    ['ada/listed', 'succeeded', '8 vCPUs, 32 GB'],
+  ]);
+  expect(await list('--label', 'kind=list', '--status', 'failed', '--mine')).toHaveLength(1);
+  expect(await list('--namespace', 'ada', '--limit', '1')).toHaveLength(1);
+  expect(JSON.parse((await list('--json', '--status', 'failed')).join(''))[0]).toMatchObject({
+    name: 'broken',
+    exitCode: 3,
+  });
+  const unknown = await user.run(['jobs', '--status', 'nonsense']);
+  expect(unknown.code).toBe(1);
+
+  const shown = await user.loam(['job', 'broken']);
+  expect(shown).toContain('exit code\t3\n');
+  expect(shown).toMatch(/^1\tlocal\t.*\texited\t3$/m);
+  const info = JSON.parse(await user.loam(['job', 'ada/broken', '--json']));
+  expect(info).toMatchObject({ status: 'FAILED', attempts: [{ number: 1, exitCode: 3 }] });
+  const missing = await user.run(['job', 'none']);
+  expect([missing.code, missing.stdout]).toEqual([1, '']);
+  expect((await user.run(['job', 'a/b/c'])).code).toBe(2);
+});
+
+test('logs: whole, the end, what matches, and to the end of a running job', async () => {
+  await start('talks', 'echo one;echo two;echo three;hold;echo four;exit 5');
+  await eventually(async () => expect(await lines(ada, 'ada', 'talks')).toHaveLength(3));
+  expect(await user.loam(['logs', 'talks'])).toBe('one\ntwo\nthree\n');
+  expect(await user.loam(['logs', 'talks', '--tail', '1'])).toBe('three\n');
+  expect(await user.loam(['logs', 'talks', '--grep', '^t'])).toBe('two\nthree\n');
+  expect(await user.loam(['logs', 'talks', '--since', '1h'])).toBe('one\ntwo\nthree\n');
+  expect(await user.loam(['logs', 'talks', '--since', '2099-01-01'])).toBe('');
+  expect(await user.loam(['logs', 'talks', '-t', '--tail', '2'])).toMatch(
+    /^(20\S+Z (two|three)\n){2}$/,
+  );
+  expect((await user.run(['logs', 'talks', '--grep', '('])).code).toBe(2);
+  expect((await user.run(['logs', 'talks', '--tail', '0'])).code).toBe(2);
+
+  const follower = user.start(['logs', '-f', '--tail', '1', 'talks']);
+  const waiter = user.start(['wait', 'talks']);
+  const watcher = user.start(['wait', 'talks', 'listed']);
+  await eventually(() => expect(follower.stdout).toBe('three\n'));
+  runner.release();
+  expect(await follower.result()).toMatchObject({ code: 0, stdout: 'three\nfour\n' });
+  expect((await waiter.result()).code).toBe(5);
+  expect((await watcher.result()).code).toBe(5);
+  expect(await user.loam(['logs', '-f', 'talks'])).toBe('one\ntwo\nthree\nfour\n');
+  const events = (await user.loam(['logs', '--json', 'talks'])).trim().split('\n');
+  expect(JSON.parse(events[0] ?? '').kind).toMatch(/status|line/);
+});
+
+test('wait ends with the first job that fails, and leaves the others alone', async () => {
+  await start('long', 'hold');
+  await start('fails', 'exit 7');
+  expect((await user.run(['wait', 'long', 'fails'])).code).toBe(7);
+  await user.loam(['cancel', 'long']);
+  expect((await job(ada, 'ada', 'long')).status).toBe('CANCELLED');
+  const again = await user.run(['cancel', 'long', 'none']);
+  expect([again.code, again.stderr]).toEqual([1, expect.stringContaining('none: ')]);
+});
+
+test('a job runs again, and is removed', async () => {
+  await finish('base', 'echo base');
+  expect(await user.loam(['rerun', 'base'])).toBe('ada/base-2\n');
+  const followed = await user.run(['rerun', 'base', '--name', 'other', '-f']);
+  expect([followed.code, followed.stdout]).toEqual([0, 'base\n']);
+  await until(ada, 'ada', 'base-2', 'SUCCEEDED');
+  await user.loam(['rm', 'base', 'base-2', 'other']);
+  expect((await user.run(['job', 'base'])).code).toBe(1);
+});
+
+test('top shows running jobs', async () => {
+  await start('busy-one', 'busy');
+  await until(ada, 'ada', 'busy-one', 'RUNNING');
+  expect(await user.loam(['top'])).toMatch(/^ada\/busy-one\t\d+ % of 8\t\d+\/32 GB\t\t/m);
+  expect(JSON.parse(await user.loam(['top', '--json']))[0].name).toBe('busy-one');
+  await user.loam(['cancel', 'busy-one']);
+});
+
+test('followers of a log survive restarts of the server, without losing or repeating a line', async () => {
+  await start('survives', 'flood 3000 20;echo middle;hold;flood 3000 20;echo last;exit 9');
+  const follower = user.start(['logs', '-f', 'survives']);
+  const waiter = user.start(['wait', 'survives']);
+  await eventually(() => expect(follower.stdout).toContain('middle\n'));
+  await app.restart();
+  await eventually(() => expect(follower.stderr).toContain('answers again'));
+  runner.release();
+  const { code, stdout } = await follower.result();
+  expect(code).toBe(0);
+  const flood = `${'x'.repeat(20)}\n`.repeat(3000);
+  expect(stdout === `${flood}middle\n${flood}last\n`).toBe(true);
+  expect((await waiter.result()).code).toBe(9);
+});
+
+/** A network that cuts the transfer of each file after some bytes, and notes the ranges that are requested. */
+function cuttingFetch(bytes: number, ranges: (string | null)[]): typeof fetch {
+  return async (input, init) => {
+    const response = await fetch(input, init);
+    if (!`${input}`.includes('/files/')) return response;
+    ranges.push(new Headers(init?.headers).get('range'));
+    let left = bytes;
+    const cut = new TransformStream<Uint8Array, Uint8Array>({
+      transform(chunk, controller) {
+        controller.enqueue(chunk.subarray(0, left));
+        left -= chunk.length;
+        if (left <= 0) controller.error(new Error('the network is gone'));
+      },
+    });
+    const { status, headers } = response;
+    return new Response(response.body?.pipeThrough(cut), { status, headers });
+  };
+}
+
+test('a download that is cut continues, and files of another job do not mix in', async () => {
+  const text = 'abcdefghij'.repeat(9_000);
+  const digest = (data: string | Buffer) => createHash('sha256').update(data).digest('hex');
+  const more = { outputPath: 'out' };
+  await finish('big', `echo ${text} > out/deep/big;echo small > out/small`, 'SUCCEEDED', more);
+  const folder = join(user.home, 'big');
+  const ranges: (string | null)[] = [];
+  const flaky = new LoamClient({
+    url: app.base,
+    token: ada.token,
+    fetch: cuttingFetch(60_000, ranges),
+  });
+  const failures: string[] = [];
+  const files = await flaky.jobs.get('ada', 'big').artifacts.download(folder, {
+    concurrency: 1,
+    onRetry: ({ message }) => failures.push(message),
+  });
+  expect(files.map(({ path }) => path).sort()).toEqual(['deep/big', 'small']);
+  expect(ranges.filter(Boolean)).toEqual(['bytes=60000-']);
+  expect(failures).toEqual([expect.stringContaining('the network is gone')]);
+  expect(digest(await readFile(join(folder, 'deep/big')))).toBe(digest(`${text}\n`));
+  expect(await readdir(join(folder, 'deep'))).toEqual(['big']);
+
+  // The whole file again, in place of an older one.
+  await user.loam(['artifacts', 'get', 'big', 'deep', '-o', folder]);
+  expect(digest(await readFile(join(folder, 'deep/big')))).toBe(digest(`${text}\n`));
+  const nothing = await user.run(['artifacts', 'get', 'big', 'none', '-o', folder]);
+  expect(nothing.code).toBe(1);
+});
+
+test('names that lead out of the folder are refused', async () => {
+  const evil = (path: string): typeof fetch => {
+    return async (input, init) => {
+      if (!`${input}`.endsWith('/graphql')) return new Response('evil');
+      const node = { path, sizeBytes: 4, downloadUrl: `${app.base}/artifacts/x` };
+      const files = { nodes: [node], pageInfo: { hasNextPage: false, endCursor: null } };
+      return Response.json({ data: { job: { artifacts: { files } } }, init });
+    };
+  };
+  const root = join(user.home, 'victim/folder');
+  for (const path of ['../x', 'a/../../x', '/etc/x', '', 'a//b', './x', 'a/.', 'a\0b', '..']) {
+    const liar = new LoamClient({ url: app.base, token: 'x', fetch: evil(path) });
+    const download = liar.jobs.get('a', 'b').artifacts.download(root);
+    await expect(download, JSON.stringify(path)).rejects.toThrow(/Refused to write/);
+  }
+  expect(await readdir(join(user.home, 'victim'), { recursive: true })).toEqual(['folder']);
+  const long = new LoamClient({ url: app.base, token: 'x', fetch: evil('fine') });
+  const found = await long.jobs.get('a', 'b').artifacts.download(root);
+  expect(found.map(({ path }) => path)).toEqual(['fine']);
+});
+
+test('api sends REST and GraphQL requests, and reads all pages', async () => {
+  const answer = JSON.parse(await user.loam(['api', '/auth/v1/whoami']));
+  expect(answer.username).toBe('ada');
+  for (const name of ['a', 'b', 'c'])
+    await user.loam([
+      'api',
+      '/auth/v1/repository/ada',
+      '-f',
+      `name=${name}`,
+      '-F',
+      'auto_init=false',
+    ]);
+  const pages = (
+    await user.loam([
+      'api',
+      '/auth/v1/repository/ada',
+      '-X',
+      'get',
+      '-f',
+      'per_page=2',
+      '--paginate',
+    ])
+  )
+    .trim()
+    .split('\n');
+  expect(pages).toHaveLength(2);
+  const query = `query ($endCursor: String, $first: Int!) { viewer { repositories(first: $first, after: $endCursor) {
+    nodes { name } pageInfo { hasNextPage endCursor } } } }`;
+  const results = (
+    await user.loam(['api', '-q', '-', '-F', 'first=1', '--paginate'], { stdin: query })
+  )
+    .trim()
+    .split('\n');
+  expect(results).toHaveLength(3);
+  expect((await user.run(['api'])).code).toBe(2);
+  expect((await user.run(['api', '//elsewhere.example/x'])).code).toBe(2);
+  const missing = await user.run(['api', '/auth/v1/none', '--verbose']);
+  expect([missing.code, missing.stdout]).toEqual([1, '']);
+  expect(missing.stderr).toContain('request id: ');
+  const limited = await ada.gql(
+    'mutation { createAccessToken(input: {name: "limited", scopes: [REPO_READ]}) { token } }',
+  );
+  const env = { LOAM_URL: app.base, LOAM_TOKEN: limited.createAccessToken.token };
+  const refused = await user.run(['api', '-q', '{ viewer { accessTokens { totalCount } } }'], {
+    env,
+  });
+  expect([refused.code, refused.stdout]).toEqual([5, '']);
+});
+
+test('open prints addresses, and completion scripts ask the command', async () => {
+  expect(await user.loam(['open', '--print'])).toBe(`${app.base}\n`);
+  expect(await user.loam(['open', 'ada/a'])).toBe(`${app.base}/ada/a\n`);
+  expect(await user.loam(['open', 'ada/listed'])).toBe(`${app.base}/ada/-/jobs/listed\n`);
+  for (const shell of ['bash', 'zsh', 'fish'])
+    expect(await user.loam(['completion', shell])).toContain('loam');
+  const offered = await user.loam(['complete', '--', 'arti']);
+  expect(offered).toContain('artifacts');
+  const script = join(user.home, 'completion.bash');
+  await writeFile(script, await user.loam(['completion', 'bash']));
+  await user.exec('bash', ['--norc', '-n', script]);
+});

@@ -1,0 +1,197 @@
+/** `loam run`: the working directory as it is, the log, the exit code, the artifacts. */
+import { chmod, mkdir, readdir, readFile, rm, symlink, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { eventually } from '../support/eventually.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
+import { LoamUser } from '../support/loam-command.ts';
+import { job, until } from '../support/submit.ts';
+
+let app: TestApp;
+let ada: Client;
+let user: LoamUser;
+let clone: string;
+
+beforeAll(async () => {
+  app = await startApp({ config: { runner: 'process' } });
+  ada = await app.user('ada');
+  user = await LoamUser.open(ada);
+  await ada.post('/auth/v1/repository/ada', { name: 'model' });
+  await user.exec('git', ['clone', '-q', `${app.base}/ada/model.git`]);
+  clone = join(user.home, 'model');
+  await user.write('model/tracked', 'committed\n');
+  await user.write('model/.gitignore', 'ignored\n');
+  await inClone('add', '-A');
+  await inClone('commit', '-qm', 'Add files');
+  await inClone('push', '-q', 'origin', 'HEAD:main');
+});
+afterAll(async () => {
+  await user[Symbol.asyncDispose]();
+  await app[Symbol.asyncDispose]();
+});
+
+const inClone = (...args: string[]) => user.exec('git', args, { cwd: clone });
+const run = (...args: string[]) => user.run(['run', ...args], { cwd: clone });
+
+/** Everything of a clone that `loam run` must leave as it is. */
+async function stateOf() {
+  const outputs = await Promise.all([
+    inClone('status', '--porcelain=v2', '--branch', '--show-stash'),
+    inClone('for-each-ref'),
+    inClone('reflog', '--all'),
+    inClone('ls-files', '--stage', '--debug'),
+    inClone('count-objects', '-v'),
+    inClone('config', '--list', '--show-origin'),
+  ]);
+  return [...outputs, (await readdir(join(clone, '.git'))).sort().join(' ')];
+}
+
+test('a dirty working directory runs as it is, and stays as it is', async () => {
+  await user.write('model/tracked', 'changed\n');
+  await inClone('stash', '-q');
+  await user.write('model/tracked', 'staged\n');
+  await inClone('add', 'tracked');
+  await user.write('model/tracked', 'changed again\n');
+  await user.write('model/new file', 'untracked\n');
+  await user.write('model/ignored', 'ignored\n');
+  // Hooks of the user are not for snapshots.
+  await user.write('model/.git/hooks/pre-push', '#!/bin/sh\nexit 1\n');
+  await chmod(join(clone, '.git/hooks/pre-push'), 0o755);
+  const before = await stateOf();
+  const result = await run(
+    ...['--name', 'dirty', '--output', 'out', '--get', 'here', '--env', 'GREETING=hello'],
+    ...['--label', 'kind=test', '--cpu', '2', '--memory', '4G', '--timeout', '2h', '--'],
+    'cat tracked "new file"; ls ignored 2>&1; echo $GREETING; mkdir -p out/deep; echo a > out/deep/a; exit 3',
+  );
+  expect(result.code, result.stderr).toBe(3);
+  expect(result.stdout).toMatch(/^changed again\nuntracked\n.*ignored.*\nhello\n$/);
+  expect(result.stderr).toContain(`Job ada/dirty: ${app.base}/ada/-/jobs/dirty\n`);
+  expect(result.stderr).toMatch(/ada\/dirty failed with exit code 3 after \d+s\n/);
+  expect(await readFile(join(clone, 'here/deep/a'), 'utf8')).toBe('a\n');
+  await rm(join(clone, 'here'), { recursive: true });
+  expect(await stateOf()).toEqual(before);
+  const query = `{ job(namespace: "ada", name: "dirty") {
+    command cpu memoryGb timeoutMinutes snapshot branch repo environmentNames labels { key value } } }`;
+  expect((await ada.gql(query)).job).toMatchObject({
+    cpu: 2,
+    memoryGb: 4,
+    timeoutMinutes: 120,
+    snapshot: expect.stringMatching(/^[0-9a-f]{32}$/),
+    branch: null,
+    repo: 'ada/model',
+    environmentNames: ['GREETING'],
+    labels: [{ key: 'kind', value: 'test' }],
+  });
+});
+
+test('a command runs in the folder where it was typed, with its arguments as they are', async () => {
+  await mkdir(join(clone, 'sub dir'), { recursive: true });
+  await writeFile(join(clone, 'sub dir/here'), 'found\n');
+  const cwd = join(clone, 'sub dir');
+  const { code, stdout, stderr } = await user.run(
+    ['run', '--', 'printf', '%s|', '$HOME', "it's", 'a  b', '--json'],
+    { cwd },
+  );
+  expect([code, stdout], stderr).toEqual([0, "$HOME|it's|a  b|--json|\n"]);
+  expect(stderr).toMatch(/Job ada\/printf-s-\w{5}: /);
+  expect(await user.loam(['run', '--', 'cat here'], { cwd })).toBe('found\n');
+});
+
+test('a repository without a commit runs too, and the snapshot is no branch of it', async () => {
+  await ada.post('/auth/v1/repository/ada', { name: 'empty', auto_init: false });
+  await user.exec('git', ['init', '-q', 'fresh']);
+  const cwd = join(user.home, 'fresh');
+  await user.exec('git', ['remote', 'add', 'loam', `${app.base}/ada/empty.git`], { cwd });
+  await user.write('fresh/first', 'first\n');
+  expect(await user.loam(['run', '--', 'cat first'], { cwd })).toBe('first\n');
+  expect(await user.exec('git', ['ls-remote', 'loam'], { cwd })).toBe('');
+});
+
+test('outside of a clone, a repository or an image is needed', async () => {
+  const nowhere = await user.run(['run', '--', 'true']);
+  expect([nowhere.code, nowhere.stderr]).toEqual([2, expect.stringContaining('--repo')]);
+  const { code, stdout } = await user.run(['run', '--repo', 'ada/model@main', '--', 'cat tracked']);
+  expect([code, stdout]).toEqual([0, 'committed\n']);
+  const away = await user.run(['run', '--repo', 'ada/none', '--', 'true']);
+  expect([away.code, away.stdout]).toEqual([1, '']);
+  const forgot = await run('echo', 'text');
+  expect([forgot.code, forgot.stderr]).toEqual([2, expect.stringContaining('after "--"')]);
+});
+
+test('secrets come from variables and files, and never from the command line', async () => {
+  const refused = await run('--secret', 'TOKEN=abc', '--', 'true');
+  expect([refused.code, refused.stderr]).toEqual([2, expect.stringContaining('--secret-file')]);
+  const missing = await run('--secret', 'NOT_SET', '--', 'true');
+  expect([missing.code, missing.stderr]).toEqual([2, expect.stringContaining('is not set')]);
+  await user.write('secrets.env', '# comment\nexport A="first value"\n\nB=second\n');
+  const { code, stdout } = await user.run(
+    ['run', '--secret', 'C', '--secret-file', '../secrets.env', '--', 'echo $A, $B, $C; env'],
+    { cwd: clone, env: { C: 'third-secret' } },
+  );
+  expect([code, stdout]).toEqual([0, expect.stringContaining('***, ***, ***\n')]);
+  // The job gets neither the credential nor the environment of the command.
+  expect(stdout).not.toContain(ada.token);
+  expect(stdout).not.toMatch(/LOAM_/);
+});
+
+test('--detach prints the name only, and --json what programs need', async () => {
+  const { code, stdout } = await run('--detach', '--name', 'detached', '--', 'sleep 0; echo done');
+  expect([code, stdout]).toEqual([0, 'ada/detached\n']);
+  await until(ada, 'ada', 'detached', 'SUCCEEDED');
+  const events = (await user.loam(['run', '--json', '--', 'echo one; echo two'], { cwd: clone }))
+    .trim()
+    .split('\n')
+    .map((line) => JSON.parse(line));
+  expect(events.filter(({ kind }) => kind === 'line').map(({ message }) => message)).toEqual([
+    'one',
+    'two',
+  ]);
+  expect(events.at(-1)).toMatchObject({ kind: 'job', status: 'SUCCEEDED', exitCode: 0 });
+});
+
+test('Ctrl-C without a terminal cancels the job', async () => {
+  const args = ['run', '--name', 'stopped', '--', 'echo begun; exec sleep 600'];
+  const command = user.start(args, { cwd: clone });
+  await eventually(() => expect(command.stdout).toBe('begun\n'));
+  command.child.kill('SIGINT');
+  const { code, stderr } = await command.result();
+  expect([code, stderr]).toEqual([130, expect.stringContaining('Cancelling ada/stopped')]);
+  expect((await job(ada, 'ada', 'stopped')).status).toBe('CANCELLED');
+});
+
+test('who may not push cannot run a snapshot, and nothing of the credential is shown', async () => {
+  await ada.gql(`mutation { createRepository(input: {namespace: "ada", name: "open", visibility: PUBLIC})
+    { repository { id } } }`);
+  const eve = await app.user('eve');
+  await using other = await LoamUser.open(eve);
+  await other.exec('git', ['clone', '-q', `${app.base}/ada/open.git`]);
+  const { code, stdout, stderr } = await other.run(['run', '--', 'true'], {
+    cwd: join(other.home, 'open'),
+  });
+  expect([code, stdout]).toEqual([1, '']);
+  expect(stderr).not.toContain(eve.token);
+  expect(stderr).toContain('git: ');
+});
+
+test('a link in the download folder is not followed', async () => {
+  await run(
+    '--name',
+    'files',
+    '--output',
+    'out',
+    '--',
+    'mkdir -p out/deep; echo x > out/deep/x; echo y > out/y',
+  );
+  const target = join(user.home, 'target');
+  await mkdir(target);
+  await mkdir(join(user.home, 'got'));
+  await symlink(target, join(user.home, 'got/deep'));
+  const { code, stderr } = await user.run(['artifacts', 'get', 'ada/files', '-o', 'got']);
+  expect([code, stderr]).toEqual([1, expect.stringContaining('is not a folder')]);
+  expect(await readdir(target)).toEqual([]);
+
+  const listed = await user.loam(['artifacts', 'ls', 'ada/files']);
+  expect(listed.trim().split('\n').sort()).toEqual(['2\tdeep/x', '2\ty']);
+  await user.loam(['artifacts', 'get', 'ada/files', 'deep', '-o', 'part']);
+  expect(await readdir(join(user.home, 'part'), { recursive: true })).toEqual(['deep', 'deep/x']);
+});
