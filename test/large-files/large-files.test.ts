@@ -461,6 +461,7 @@ test('readers that stop early, or before their first read, close the packs', asy
   };
   (await files.open(shared, oid))?.body().destroy();
   for await (const _ of (await files.open(shared, oid))?.body() ?? []) break;
+  for await (const _ of (await files.open(shared, oid))?.pieces ?? []) break;
   await expect.poll(openPacks).toBe(0);
 });
 

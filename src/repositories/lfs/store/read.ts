@@ -60,8 +60,13 @@ export async function openObject(
   // Reads the first piece now, so that an unreadable object fails before a response has begun.
   const first = await contents.next();
   const pieces = (async function* () {
-    if (!first.done) yield first.value;
-    yield* contents;
+    try {
+      if (!first.done) yield first.value;
+      yield* contents;
+    } finally {
+      // Needed if the caller stops at the first piece: `contents` holds an open file.
+      await contents.return(undefined);
+    }
   })();
   const body = () => {
     const copies = (async function* () {
