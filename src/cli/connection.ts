@@ -1,5 +1,6 @@
 /** Which server a command speaks to, with which credential, and through which proxy. */
 import { readFileSync } from 'node:fs';
+import type { Dispatcher, EnvHttpProxyAgent } from 'undici7';
 import { isOf, type Remote, readRemotes } from './clone.ts';
 import type { Credential, Credentials } from './credentials.ts';
 import { readCredentials } from './credentials.ts';
@@ -124,13 +125,20 @@ async function customFetch(): Promise<typeof fetch | null> {
     Boolean,
   );
   if (!isProxied && !env.LOAM_CA) return null;
-  const [undici, { rootCertificates }] = await Promise.all([import('undici7'), import('node:tls')]);
-  const ca = env.LOAM_CA ? [...rootCertificates, readCa(env.LOAM_CA)] : undefined;
-  const dispatcher = new undici.EnvHttpProxyAgent({
-    ...(ca && { connect: { ca }, requestTls: { ca }, proxyTls: { ca } }),
-  });
+  const [undici, dispatcher] = await Promise.all([import('undici7'), openDispatcher()]);
   return ((input: string | URL, init: RequestInit) =>
     undici.fetch(input, { ...init, dispatcher } as never)) as unknown as typeof fetch;
+}
+
+/** Connections as the environment wants them: through a proxy, and with the certificate authority of `LOAM_CA`. */
+export async function openDispatcher(options: EnvHttpProxyAgent.Options = {}): Promise<Dispatcher> {
+  const [undici, { rootCertificates }] = await Promise.all([import('undici7'), import('node:tls')]);
+  const { LOAM_CA } = process.env;
+  const ca = LOAM_CA ? [...rootCertificates, readCa(LOAM_CA)] : undefined;
+  return new undici.EnvHttpProxyAgent({
+    ...options,
+    ...(ca && { connect: { ca }, requestTls: { ca }, proxyTls: { ca } }),
+  });
 }
 
 /** @throws UsageError */

@@ -10,9 +10,11 @@ export class GitError extends Error {
 type GitOptions = {
   cwd?: string;
   env?: Record<string, string>;
-  input?: string | undefined;
   /** Whether another exit code than 0 gives null instead of an error. */
   mayFail?: boolean;
+  /** For stdin. */
+  input?: string | undefined;
+  timeoutMs?: number;
 };
 
 const MAX_OUTPUT_BYTES = 64 * 2 ** 20;
@@ -25,7 +27,7 @@ export async function git(
 ): Promise<string | null>;
 export function git(
   args: readonly string[],
-  { cwd, env, input, mayFail }: GitOptions = {},
+  { cwd, env, input = '', mayFail, timeoutMs = 0 }: GitOptions = {},
 ): Promise<string | null> {
   return new Promise((done, failed) => {
     const child = execFile(
@@ -35,6 +37,7 @@ export function git(
         ...(cwd !== undefined && { cwd }),
         env: { ...process.env, LC_ALL: 'C', GIT_TERMINAL_PROMPT: '0', ...env },
         maxBuffer: MAX_OUTPUT_BYTES,
+        timeout: timeoutMs,
       },
       (error, stdout, stderr) => {
         if (!error) return done(stdout.replace(/\n$/, ''));
@@ -44,17 +47,18 @@ export function git(
         failed(new GitError(`git: ${said}`));
       },
     );
-    // Git may end without reading its input.
-    child.stdin?.on('error', () => {});
-    child.stdin?.end(input ?? '');
+    // A git that ends early reads no further; its exit code tells why.
+    child.stdin?.on('error', () => {}).end(input);
   });
 }
+
+const ownPath = () => resolve(process.argv[1] ?? 'loam');
 
 const helperKey = (server: string) => `credential.${server}.helper`;
 
 /** `loam git-credential` as the value of `credential.helper`. */
 export function gitHelper(): string {
-  return `!${quote(resolve(process.argv[1] ?? 'loam'))} git-credential`;
+  return `!${quote(ownPath())} git-credential`;
 }
 
 /** Makes `loam git-credential` the only credential helper of git for a server. */
@@ -66,4 +70,26 @@ export async function installGitHelper(server: string): Promise<void> {
 
 export async function forgetGitHelper(server: string): Promise<void> {
   await git(['config', '--global', '--remove-section', `credential.${server}`], { mayFail: true });
+}
+
+const LFS_AGENT = 'lfs.customtransfer.loam-delta';
+
+/** Makes `loam lfs-agent` the agent of git-lfs for uploads to servers that accept deltas. */
+export async function installLfsAgent(): Promise<void> {
+  const settings = { path: ownPath(), args: 'lfs-agent', direction: 'upload', concurrent: 'true' };
+  for (const [name, value] of Object.entries(settings))
+    await git(['config', '--global', '--replace-all', `${LFS_AGENT}.${name}`, value]);
+}
+
+/** @returns whether it was installed */
+export async function uninstallLfsAgent(): Promise<boolean> {
+  const args = ['config', '--global', '--remove-section', LFS_AGENT];
+  return (await git(args, { mayFail: true })) !== null;
+}
+
+/** Whether somebody has git-lfs and could install the agent for it. */
+export async function lacksLfsAgent(): Promise<boolean> {
+  const installed = ['config', '--global', '--get', `${LFS_AGENT}.path`];
+  if ((await git(installed, { mayFail: true })) !== null) return false;
+  return (await git(['lfs', 'version'], { mayFail: true })) !== null;
 }

@@ -7,6 +7,7 @@ import { addCompletionCommand } from './commands/completion.ts';
 import { addCredentialCommands } from './commands/credentials.ts';
 import { addFileCommands } from './commands/files.ts';
 import { addJobCommands } from './commands/jobs.ts';
+import { addLfsAgentCommand } from './commands/lfs-agent.ts';
 import { addListenCommand } from './commands/listen.ts';
 import { addOpenCommand } from './commands/open.ts';
 import { addOrganizationCommands } from './commands/organizations.ts';
@@ -45,6 +46,7 @@ export function createProgram(): Program {
   addListenCommand(program);
   addCredentialCommands(program);
   addOrganizationCommands(program);
+  addLfsAgentCommand(program);
   addApiCommand(program);
   addOpenCommand(program);
   addVersionCommand(program);

@@ -12,7 +12,13 @@ export const LOAM = join(import.meta.dirname, '../../dist/cli/loam.mjs');
 
 export type CommandResult = { code: number | null; stdout: string; stderr: string };
 
-type RunOptions = { cwd?: string; env?: Record<string, string>; stdin?: string };
+type RunOptions = {
+  cwd?: string;
+  env?: Record<string, string>;
+  stdin?: string;
+  /** Leaves stdin open, to write to it later. */
+  interactive?: true;
+};
 
 /** A command that runs. */
 export class RunningCommand {
@@ -78,11 +84,14 @@ export class LoamUser implements AsyncDisposable {
     };
   }
 
-  start(args: string[], { cwd = this.home, env, stdin }: RunOptions = {}): RunningCommand {
+  start(
+    args: string[],
+    { cwd = this.home, env, stdin, interactive }: RunOptions = {},
+  ): RunningCommand {
     const child = spawn(process.execPath, [LOAM, ...args], {
       cwd,
       env: { ...this.env, ...env },
-      stdio: [stdin === undefined ? 'ignore' : 'pipe', 'pipe', 'pipe'],
+      stdio: [stdin === undefined && !interactive ? 'ignore' : 'pipe', 'pipe', 'pipe'],
     });
     if (stdin !== undefined) child.stdin?.end(stdin);
     this.#started.push(child);

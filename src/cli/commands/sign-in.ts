@@ -13,10 +13,10 @@ import {
 } from '../connection.ts';
 import { type Credential, readCredentials, writeCredentials } from '../credentials.ts';
 import { NotSignedIn, UsageError } from '../exit.ts';
-import { forgetGitHelper, installGitHelper } from '../git.ts';
+import { forgetGitHelper, installGitHelper, installLfsAgent, lacksLfsAgent } from '../git.ts';
 import type { Client } from '../sdk/client.ts';
 import { LoamError } from '../sdk/errors.ts';
-import { isInteractive, note, print, printFields, printJson, readStdin } from '../terminal.ts';
+import { ask, isInteractive, note, print, printFields, printJson, readStdin } from '../terminal.ts';
 
 const CLIENT_NAME = 'loam command';
 
@@ -29,6 +29,8 @@ export function addSignInCommands(program: Program): void {
     .option('--scope <scopes>', 'limit the token, for example to "repo:read job:write"')
     .option('--days <n>', 'lifetime of the token in days', '90')
     .option('--no-git', 'leave the configuration of git as it is')
+    .option('--lfs', 'let git-lfs send only what changed in large files (asked if left out)')
+    .option('--no-lfs', 'leave the configuration of git-lfs as it is')
     .action(async (url, options) => {
       const credentials = readCredentials();
       const server = url ? originOf(url) : selectServer(program.opts(), credentials);
@@ -45,6 +47,7 @@ export function addSignInCommands(program: Program): void {
       });
       if (options.git) await installGitHelper(server);
       note(`Signed in on ${server} as ${username}.`);
+      if (options.lfs ?? (await wantsLfsAgent())) await installLfsAgent();
     });
 
   program
@@ -88,6 +91,14 @@ export function addSignInCommands(program: Program): void {
       const [username, password] = gitCredential(credential);
       print(`username=${username}\npassword=${password}`);
     });
+}
+
+async function wantsLfsAgent(): Promise<boolean> {
+  if (!isInteractive || !(await lacksLfsAgent())) return false;
+  const answer = await ask(
+    'Let git-lfs send only what changed in new versions of large files? [Y/n] ',
+  );
+  return /^(y|yes|)$/i.test(answer.trim());
 }
 
 function warnIfUnencrypted(server: string): void {
