@@ -39,6 +39,12 @@ const TARGETS: readonly Target[] = [
     config: 'src/cli/vite.config.ts',
     sources: 'src/cli/**/*.*',
   },
+  {
+    name: 'the client library',
+    out: 'dist/sdk',
+    config: 'src/cli/sdk/vite.config.ts',
+    sources: 'src/cli/sdk/**/*.*',
+  },
 ];
 
 /** Smaller files fit into one network packet uncompressed. */

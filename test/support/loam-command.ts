@@ -8,7 +8,7 @@ import { expect } from 'vitest';
 import { eventually } from './eventually.ts';
 import type { Client } from './harness.ts';
 
-export const LOAM = join(import.meta.dirname, '../../dist/cli/loam.mjs');
+const LOAM = join(import.meta.dirname, '../../dist/cli/loam.mjs');
 
 export type CommandResult = { code: number | null; stdout: string; stderr: string };
 
@@ -84,11 +84,16 @@ export class LoamUser implements AsyncDisposable {
     };
   }
 
-  start(
+  start(args: string[], options?: RunOptions): RunningCommand {
+    return this.node([LOAM, ...args], options);
+  }
+
+  /** Starts a program of Node. */
+  node(
     args: string[],
     { cwd = this.home, env, stdin, interactive }: RunOptions = {},
   ): RunningCommand {
-    const child = spawn(process.execPath, [LOAM, ...args], {
+    const child = spawn(process.execPath, args, {
       cwd,
       env: { ...this.env, ...env },
       stdio: [stdin === undefined && !interactive ? 'ignore' : 'pipe', 'pipe', 'pipe'],

@@ -1,7 +1,7 @@
 /** Showing a job that runs: what it waits for, its log, and its end. */
 import { EXIT } from '../exit.ts';
-import type { Job, JobInfo, LogEvent, LogOptions } from '../sdk/jobs.ts';
-import { isFinal } from '../sdk/jobs.ts';
+import { isFinal, type JobInfo, type LogEvent } from '../sdk/job-info.ts';
+import type { Job, LogOptions } from '../sdk/jobs.ts';
 import type { PatienceOptions } from '../sdk/patience.ts';
 import { sleep } from '../sdk/patience.ts';
 import { duration, isTerminal, note, print, StatusLine, safeLine } from '../terminal.ts';

@@ -5,8 +5,9 @@ import { EXIT, UsageError } from '../exit.ts';
 import { collect, collectPairs, parseCount, parseSince } from '../options.ts';
 import type { Client } from '../sdk/client.ts';
 import { graphql } from '../sdk/graphql.ts';
+import type { JobFilter, JobInfo, JobStatus } from '../sdk/job-info.ts';
 import { enumOf, fromEnum, parseGpu } from '../sdk/job-input.ts';
-import type { Job, JobFilter, JobInfo, JobStatus } from '../sdk/jobs.ts';
+import type { Job } from '../sdk/jobs.ts';
 import {
   ago,
   type Colour,

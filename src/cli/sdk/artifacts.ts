@@ -1,5 +1,5 @@
 /** Artifacts of a job: the list of files, and their download into a folder. */
-import type { ArtifactFile } from './download.ts';
+import { type ArtifactFile, DownloadFolder } from './download.ts';
 import { LoamError } from './errors.ts';
 import { graphql } from './graphql.ts';
 import { type PatienceOptions, persist } from './patience.ts';
@@ -66,9 +66,8 @@ export class Artifacts {
    * @throws LoamError; `bad_answer` for a file name that leads out of the folder
    */
   async download(folder: string, options: DownloadOptions = {}): Promise<ArtifactFile[]> {
-    const { downloadFile, openFolder } = await import('./download.ts');
     const { path, concurrency = 4, onBytes, onFile, ...patience } = options;
-    const root = await openFolder(folder);
+    const target = await DownloadFolder.open(folder);
     const files = this.list({ path, ...patience });
     const done: ArtifactFile[] = [];
     const failure = new AbortController();
@@ -77,7 +76,7 @@ export class Artifacts {
       : failure.signal;
     const work = async () => {
       for await (const file of files) {
-        await downloadFile(root, file, {
+        await target.download(file, {
           ...patience,
           signal,
           send: (url, init) => this.#transport.download(url, init),

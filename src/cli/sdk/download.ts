@@ -1,8 +1,5 @@
 /** Writes a downloaded file below a folder, and continues where an earlier transfer ended. Only in Node. */
-import { createHash } from 'node:crypto';
-import { constants } from 'node:fs';
-import { type FileHandle, lstat, mkdir, open, realpath, rename } from 'node:fs/promises';
-import { join } from 'node:path';
+import type * as FileSystem from 'node:fs/promises';
 import { LoamError } from './errors.ts';
 import { Patience, type PatienceOptions } from './patience.ts';
 import { chunksOf, unreachable } from './transport.ts';
@@ -25,40 +22,77 @@ type Transfer = PatienceOptions & {
   onBytes(bytes: number): void;
 };
 
-/** Creates a folder if it is missing. @returns its path without links */
-export async function openFolder(folder: string): Promise<string> {
-  await mkdir(folder, { recursive: true });
-  return realpath(folder);
-}
+/** A folder of the local file system, into which files are downloaded. */
+export class DownloadFolder {
+  readonly #fs: typeof FileSystem;
+  readonly #root: string;
 
-/** @throws LoamError; `bad_answer` for a path that leads out of the folder */
-export async function downloadFile(
-  root: string,
-  file: ArtifactFile,
-  transfer: Transfer,
-): Promise<void> {
-  const target = await prepare(root, file.path);
-  const found = await lstat(target).catch(() => null);
-  // A link or folder of this name is not replaced: it was not written by an earlier download.
-  if (found && !found.isFile()) throw unsafe(file.path, `${target} exists and is not a file`);
-  const part = `${target}.${digestOf(file)}.part`;
-  const { O_CREAT, O_RDWR, O_NOFOLLOW } = constants;
-  const handle = await open(part, O_CREAT | O_RDWR | (O_NOFOLLOW ?? 0), 0o666);
-  try {
-    await fill(handle, file, transfer);
-  } finally {
-    await handle.close();
+  private constructor(fs: typeof FileSystem, root: string) {
+    this.#fs = fs;
+    this.#root = root;
   }
-  await rename(part, target);
+
+  /** Creates the folder if it is missing. */
+  static async open(path: string): Promise<DownloadFolder> {
+    // Browsers have no such module, and load this library, too.
+    const fs = await import('node:fs/promises');
+    await fs.mkdir(path, { recursive: true });
+    return new DownloadFolder(fs, await fs.realpath(path));
+  }
+
+  /** @throws LoamError; `bad_answer` for a path that leads out of the folder */
+  async download(file: ArtifactFile, transfer: Transfer): Promise<void> {
+    const target = await this.#prepare(file.path);
+    const found = await this.#fs.lstat(target).catch(() => null);
+    // A link or folder of this name is not replaced: it was not written by an earlier download.
+    if (found && !found.isFile()) throw unsafe(file.path, `${target} exists and is not a file`);
+    const part = `${target}.${await digestOf(file)}.part`;
+    const { O_CREAT, O_RDWR, O_NOFOLLOW } = this.#fs.constants;
+    const handle = await this.#fs.open(part, O_CREAT | O_RDWR | (O_NOFOLLOW ?? 0), 0o666);
+    try {
+      await fill(handle, file, transfer);
+    } finally {
+      await handle.close();
+    }
+    await this.#fs.rename(part, target);
+  }
+
+  /**
+   * Creates the folders of a path that a server has named, and returns the path of the file. No part of it leads out of the
+   * folder: neither `..`, nor an absolute path, nor a link that lies in the folder already.
+   */
+  async #prepare(path: string): Promise<string> {
+    const parts = path.split('/');
+    // On Windows, a backslash separates folders and a colon names a drive or a stream.
+    const forbidden = process.platform === 'win32' ? /[\0\\:]/ : /\0/;
+    if (parts.some((part) => part === '' || part === '.' || part === '..' || forbidden.test(part)))
+      throw unsafe(path, 'the name leads out of the folder');
+    let folder = this.#root;
+    for (const part of parts.slice(0, -1)) {
+      folder = `${folder}/${part}`;
+      await this.#fs.mkdir(folder).catch((error) => {
+        if (error.code !== 'EEXIST') throw error;
+      });
+      if (!(await this.#fs.lstat(folder)).isDirectory())
+        throw unsafe(path, `${folder} is not a folder`);
+    }
+    return `${folder}/${parts.at(-1)}`;
+  }
 }
 
 /** Identifies the job and the file, so that a transfer is not continued with the file of another job. */
-function digestOf({ downloadUrl }: ArtifactFile): string {
+async function digestOf({ downloadUrl }: ArtifactFile): Promise<string> {
   const { origin, pathname } = new URL(downloadUrl);
-  return createHash('sha256').update(`${origin}${pathname}`).digest('hex').slice(0, 12);
+  const bytes = new TextEncoder().encode(`${origin}${pathname}`);
+  const digest = new Uint8Array(await crypto.subtle.digest('SHA-256', bytes));
+  return Array.from(digest.subarray(0, 6), (byte) => byte.toString(16).padStart(2, '0')).join('');
 }
 
-async function fill(handle: FileHandle, file: ArtifactFile, transfer: Transfer): Promise<void> {
+async function fill(
+  handle: FileSystem.FileHandle,
+  file: ArtifactFile,
+  transfer: Transfer,
+): Promise<void> {
   const patience = new Patience(transfer);
   const { size } = await handle.stat();
   let offset = size <= file.sizeBytes ? size : 0;
@@ -104,27 +138,6 @@ function toLoamError(error: unknown, url: string): unknown {
     return error;
   if ((error as NodeJS.ErrnoException).path !== undefined) return error;
   return unreachable(new URL(url).origin, error);
-}
-
-/**
- * Creates the folders of a path that a server has named, and returns the path of the file. No part of it leads out of the
- * root: neither `..`, nor an absolute path, nor a link that lies in the folder already.
- */
-async function prepare(root: string, path: string): Promise<string> {
-  const parts = path.split('/');
-  // On Windows, a backslash separates folders and a colon names a drive or a stream.
-  const forbidden = process.platform === 'win32' ? /[\0\\:]/ : /\0/;
-  if (parts.some((part) => part === '' || part === '.' || part === '..' || forbidden.test(part)))
-    throw unsafe(path, 'the name leads out of the folder');
-  let folder = root;
-  for (const part of parts.slice(0, -1)) {
-    folder = join(folder, part);
-    await mkdir(folder).catch((error) => {
-      if (error.code !== 'EEXIST') throw error;
-    });
-    if (!(await lstat(folder)).isDirectory()) throw unsafe(path, `${folder} is not a folder`);
-  }
-  return join(folder, parts.at(-1) ?? '');
 }
 
 function unsafe(path: string, reason: string): LoamError {

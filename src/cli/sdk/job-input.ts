@@ -1,7 +1,6 @@
 /** What a job runs and on what, in the form of people, and its conversion to the input of `createJob`. */
-import type { VariablesOf } from 'gql.tada';
 import { LoamError } from './errors.ts';
-import { graphql } from './graphql.ts';
+import type { Gpu, Region } from './job-info.ts';
 
 export type JobOptions = {
   /** By default the namespace of `repo`, else that of the caller. */
@@ -35,18 +34,36 @@ export type JobOptions = {
   outputPath?: string | undefined;
 };
 
-export const CREATE_JOB = graphql(`
-  mutation CreateJob($input: CreateJobInput!) {
-    createJob(input: $input) { job { namespace name } }
-  }
-`);
+type Pair<Key extends string> = { [K in Key]: string } & { value: string };
 
-type Input = VariablesOf<typeof CREATE_JOB>['input'];
-type Gpu = Input['gpu'];
-type Region = NonNullable<Input['region']>;
+/** `CreateJobInput` of the schema. */
+type CreateInput = {
+  namespace: string;
+  name: string;
+  command: string;
+  gpu: Gpu;
+  gpuCount?: number;
+  repo?: string;
+  branch?: string;
+  snapshot?: string;
+  image?: string;
+  cpu?: number;
+  memoryGb?: number;
+  diskGb?: number;
+  region?: Region;
+  timeoutMinutes?: number;
+  retries?: number;
+  outputPath?: string;
+  env?: Pair<'name'>[];
+  secrets?: Pair<'name'>[];
+  labels?: Pair<'key'>[];
+};
 
 /** @throws LoamError `invalid_request`: the field is that of `JobOptions` */
-export function createInput(command: string, options: JobOptions & { namespace: string }): Input {
+export function createInput(
+  command: string,
+  options: JobOptions & { namespace: string },
+): CreateInput {
   const { gpu, gpuCount } = parseGpu(options.gpu ?? 'none');
   const [repo, branch] = parseRepo(options.repo);
   return {
@@ -103,10 +120,8 @@ function parseRepo(text: string | undefined): [string | undefined, string | unde
   return at === -1 ? [text, undefined] : [text?.slice(0, at), text?.slice(at + 1)];
 }
 
-function pairs<K extends 'name' | 'key'>(values: Record<string, string>, key: K) {
-  return Object.entries(values).map(
-    ([name, value]) => ({ [key]: name, value }) as { [P in K]: string } & { value: string },
-  );
+function pairs<Key extends string>(values: Record<string, string>, key: Key): Pair<Key>[] {
+  return Object.entries(values).map(([name, value]) => ({ [key]: name, value }) as Pair<Key>);
 }
 
 type Defined<T> = { [K in keyof T]?: Exclude<T[K], undefined | ''> };

@@ -1,10 +1,17 @@
 /** Jobs: create, read, follow, wait, cancel, run again, delete. */
-import type { ResultOf, VariablesOf } from 'gql.tada';
+import type { VariablesOf } from 'gql.tada';
 import { Artifacts } from './artifacts.ts';
 import { LoamError } from './errors.ts';
 import { readEvents, type ServerEvent } from './event-stream.ts';
 import { graphql } from './graphql.ts';
-import { CREATE_JOB, createInput, type JobOptions } from './job-input.ts';
+import {
+  isFinal,
+  type JobFilter,
+  type JobInfo,
+  type JobStatus,
+  type LogEvent,
+} from './job-info.ts';
+import { createInput, type JobOptions } from './job-input.ts';
 import { Patience, type PatienceOptions, persist } from './patience.ts';
 import type { Transport } from './transport.ts';
 
@@ -61,6 +68,11 @@ const LIST_JOBS_OF_NAMESPACE = graphql(
   }`,
   [JOB_FIELDS],
 );
+const CREATE_JOB = graphql(`
+  mutation CreateJob($input: CreateJobInput!) {
+    createJob(input: $input) { job { namespace name } }
+  }
+`);
 const CANCEL_JOB = graphql(
   `mutation CancelJob($input: CancelJobInput!) {
     cancelJob(input: $input) { job { ...JobFields } }
@@ -78,15 +90,6 @@ const DELETE_JOB = graphql(`
   }
 `);
 
-export type JobInfo = ResultOf<typeof JOB_FIELDS>;
-export type JobStatus = JobInfo['status'];
-export type JobFilter = NonNullable<VariablesOf<typeof LIST_JOBS>['filter']>;
-
-export type LogLine = { kind: 'line'; seq: number; timestamp: string; message: string };
-export type StatusChange = { kind: 'status'; seq: number; timestamp: string; status: JobStatus };
-export type LogEnd = { kind: 'end'; seq: number; status: JobStatus; exitCode: number | null };
-export type LogEvent = LogLine | StatusChange | LogEnd;
-
 export type LogOptions = PatienceOptions & {
   /** Only the last lines: 1 to 10000. */
   tail?: number | undefined;
@@ -95,11 +98,6 @@ export type LogOptions = PatienceOptions & {
   /** Whether to go on until the job ends, instead of to the present end of the log. */
   follow?: boolean | undefined;
 };
-
-/** Whether the job has reached a final status. */
-export function isFinal(status: JobStatus): boolean {
-  return status !== 'QUEUED' && status !== 'RUNNING';
-}
 
 /** A job ended otherwise than with success. */
 export class JobFailed extends Error {
@@ -126,7 +124,7 @@ export class Job {
     this.artifacts = new Artifacts(transport, key);
   }
 
-  get #key() {
+  get #key(): { namespace: string; name: string } {
     return { namespace: this.namespace, name: this.name };
   }
 

@@ -3,7 +3,6 @@
  * is limited, because the server at an address may not be the one that its user means.
  */
 import { print } from '@0no-co/graphql.web';
-import type { TadaDocumentNode } from 'gql.tada';
 import { LoamError } from './errors.ts';
 
 /** The server limits lists and logs to 16 MiB; JSON of the largest answer is below this. */
@@ -23,14 +22,20 @@ export type TransportOptions = {
   userAgent?: string | undefined;
 };
 
-type RequestInitOfLoam = {
+/** A parsed GraphQL document that carries the types of its result and its variables, as gql.tada makes it. */
+export type TypedDocument<Result, Variables> = {
+  readonly definitions: readonly unknown[];
+  __apiType?: (variables: Variables) => Result;
+};
+
+export type RequestOptions = {
   method?: string;
   headers?: Record<string, string>;
   body?: string | URLSearchParams;
   signal?: AbortSignal | undefined;
 };
 
-type GraphqlOptions = {
+export type GraphqlOptions = {
   signal?: AbortSignal | undefined;
   headers?: Record<string, string> | undefined;
 };
@@ -53,13 +58,13 @@ export class Transport {
    * Sends a request to a path of the server and returns its answer, whose status is below 400 except for 304.
    * @throws LoamError
    */
-  async send(path: string, init: RequestInitOfLoam = {}): Promise<Response> {
+  async send(path: string, init: RequestOptions = {}): Promise<Response> {
     const response = await this.#fetchOnce(path, init);
     if (response.status >= 400) throw await toError(response, this.url);
     return response;
   }
 
-  async #fetchOnce(path: string, init: RequestInitOfLoam): Promise<Response> {
+  async #fetchOnce(path: string, init: RequestOptions): Promise<Response> {
     const url = new URL(path, this.url);
     // A path such as `//host/x` is an address of another server.
     if (url.origin !== this.url)
@@ -122,7 +127,7 @@ export class Transport {
   /** Sends a request and reads its JSON answer; undefined for an empty answer. @throws LoamError */
   async json(
     path: string,
-    init: Omit<RequestInitOfLoam, 'body'> & { json?: unknown } = {},
+    init: Omit<RequestOptions, 'body'> & { json?: unknown } = {},
   ): Promise<unknown> {
     const { json, headers, signal, ...rest } = init;
     const limited = withTimeout(signal);
@@ -148,11 +153,11 @@ export class Transport {
 
   /** Runs an operation that must succeed as a whole. @throws LoamError with the first error of the answer */
   async graphql<Result, Variables>(
-    document: TadaDocumentNode<Result, Variables>,
+    document: TypedDocument<Result, Variables>,
     variables: Variables,
     options: GraphqlOptions = {},
   ): Promise<Result> {
-    return (await this.query(print(document), variables as object, options)) as Result;
+    return (await this.query(print(document as never), variables as object, options)) as Result;
   }
 
   /** As `graphql`, for a query as text. @throws LoamError */

@@ -1,0 +1,76 @@
+/** The types of jobs, their logs and their filters. The queries in `jobs.ts` are checked against them. */
+
+export type JobStatus = 'QUEUED' | 'RUNNING' | 'SUCCEEDED' | 'FAILED' | 'TIMED_OUT' | 'CANCELLED';
+export type Gpu = 'NONE' | 'T4' | 'L4' | 'A100_40GB' | 'A100_80GB' | 'H100_80GB';
+export type Region = 'US_EAST_1' | 'US_WEST_2' | 'EU_WEST_1' | 'EU_CENTRAL_1' | 'AP_NORTHEAST_1';
+
+/** A job as it was when it was read. Times are ISO 8601, in UTC; null means: not yet, or not given. */
+export type JobInfo = {
+  id: string;
+  namespace: string;
+  name: string;
+  status: JobStatus;
+  /** What it does; of a waiting job, what it waits for, its position in the queue, and an estimate. */
+  progress: string;
+  command: string;
+  /** `namespace/name`. */
+  repo: string | null;
+  branch: string | null;
+  commitSha: string | null;
+  snapshot: string | null;
+  image: string | null;
+  gpu: Gpu;
+  gpuCount: number;
+  cpu: number;
+  memoryGb: number;
+  diskGb: number;
+  region: Region;
+  timeoutMinutes: number;
+  retries: number;
+  retryCount: number;
+  outputPath: string | null;
+  /** Of the last process, or 128 + the number of the signal that ended it. */
+  exitCode: number | null;
+  /** As text: a number would lose cents. */
+  costPerHour: string;
+  totalCost: string;
+  runtimeSeconds: number;
+  createdAt: string;
+  startedAt: string | null;
+  completedAt: string | null;
+  createdBy: { username: string } | null;
+  labels: readonly { key: string; value: string }[];
+  environmentNames: readonly string[];
+  secretNames: readonly string[];
+  rerunOf: { name: string } | null;
+  /** Null until they are stored. `sizeBytes` is that of the archive. */
+  artifacts: { fileCount: number; sizeBytes: number; path: string } | null;
+};
+
+/** Jobs match all given filters. Times are ISO 8601. */
+export type JobFilter = {
+  statuses?: JobStatus[];
+  gpus?: Gpu[];
+  /** Each by key, with one of several values or any value. */
+  labels?: { key: string; values?: string[] }[];
+  namePrefix?: string;
+  /** A user name. */
+  creator?: string;
+  /** `namespace/name`. */
+  repository?: string;
+  image?: string;
+  createdFrom?: string;
+  createdTo?: string;
+  completedFrom?: string;
+  completedTo?: string;
+};
+
+export type LogLine = { kind: 'line'; seq: number; timestamp: string; message: string };
+export type StatusChange = { kind: 'status'; seq: number; timestamp: string; status: JobStatus };
+export type LogEnd = { kind: 'end'; seq: number; status: JobStatus; exitCode: number | null };
+export type LogEvent = LogLine | StatusChange | LogEnd;
+
+/** Whether the job has reached a final status. */
+export function isFinal(status: JobStatus): boolean {
+  return status !== 'QUEUED' && status !== 'RUNNING';
+}
