@@ -3,7 +3,7 @@
  * `safeLine` (logs, keeps colours) or `safeText` (names), so that it cannot move the cursor, set the title of the window
  * or write to the clipboard.
  */
-import stringWidth from 'string-width';
+import { eastAsianWidth } from 'get-east-asian-width';
 
 /** A file or a pipe gets data without colours, headings and relative times. */
 export const isTerminal = process.stdout.isTTY === true;
@@ -107,9 +107,7 @@ export function printTable(headings: readonly string[], rows: readonly Row[]): v
   }
   const cells = rows.map((row) => row.map(textOf));
   const widths = headings.map((heading, column) =>
-    Math.max(
-      ...[heading, ...cells.map((row) => row[column] ?? '')].map((text) => stringWidth(text)),
-    ),
+    Math.max(...[heading, ...cells.map((row) => row[column] ?? '')].map(widthOf)),
   );
   let room = process.stdout.columns || 80;
   const shown = widths.map((width, column) => {
@@ -122,9 +120,7 @@ export function printTable(headings: readonly string[], rows: readonly Row[]): v
       .map((text, column) => {
         const isLast = column === texts.length - 1;
         const cut = cutTo(text, shown[column] ?? 10);
-        const padding = isLast
-          ? ''
-          : ' '.repeat(Math.max(0, (shown[column] ?? 0) - stringWidth(cut)));
+        const padding = isLast ? '' : ' '.repeat(Math.max(0, (shown[column] ?? 0) - widthOf(cut)));
         const colour = colourOf(column);
         return (colour ? paint(colour, cut) : cut) + padding;
       })
@@ -139,13 +135,26 @@ export function printTable(headings: readonly string[], rows: readonly Row[]): v
     );
 }
 
+const INVISIBLE = /[\p{Mn}\p{Me}\p{Cf}]/u;
+
+/**
+ * The columns of a safe text on a terminal. Emoji of several characters may be narrower. Exact libraries load the Unicode
+ * tables of `Intl.Segmenter`, which takes longer than the rest of the start.
+ */
+function widthOf(text: string): number {
+  let width = 0;
+  for (const char of text)
+    if (!INVISIBLE.test(char)) width += eastAsianWidth(char.codePointAt(0) ?? 0);
+  return width;
+}
+
 /** Cuts a safe text to a width in terminal columns. */
 function cutTo(text: string, width: number): string {
-  if (stringWidth(text) <= width) return text;
+  if (widthOf(text) <= width) return text;
   let cut = '';
   let used = 1;
   for (const char of text) {
-    used += stringWidth(char);
+    used += widthOf(char);
     if (used > width) break;
     cut += char;
   }
