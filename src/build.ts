@@ -121,7 +121,9 @@ async function compressFiles(folder: string): Promise<void> {
 
 if (process.argv[1] === import.meta.filename) {
   const isViteInstalled = existsSync(join(ROOT, 'node_modules/vite'));
-  const missing = TARGETS.filter(({ out }) => readStamp(join(ROOT, out)) === null).map(({ name }) => name);
+  const missing = TARGETS.filter(({ out }) => readStamp(join(ROOT, out)) === null).map(
+    ({ name }) => name,
+  );
   if (isViteInstalled) {
     const begin = performance.now();
     const built = await buildClients();

@@ -207,7 +207,7 @@ function withTimeout(signal?: AbortSignal): AbortSignal {
 export async function readText(
   response: Response,
   server: string,
-  maxBytes = MAX_ANSWER_BYTES,
+  maxBytes: number = MAX_ANSWER_BYTES,
 ): Promise<string> {
   const decoder = new TextDecoder();
   let text = '';

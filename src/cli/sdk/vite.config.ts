@@ -7,7 +7,7 @@ const ENTRY = join(import.meta.dirname, 'loam.ts');
 
 /** The types in one file, from the annotations of the sources alone. */
 async function writeTypes({ dir }: { dir?: string }): Promise<void> {
-  const plugins = dts({ generator: 'oxc', dtsOnly: true, tsconfig: false });
+  const plugins = dts({ oxc: true, emitDtsOnly: true, tsconfig: false });
   const bundle = await rolldown({ input: ENTRY, plugins, external: /^node:/ });
   await bundle.write({ dir, entryFileNames: '[name].ts' });
   await bundle.close();
