@@ -8,7 +8,7 @@ import { expect } from 'vitest';
 import { eventually } from './eventually.ts';
 import type { Client } from './harness.ts';
 
-const LOAM = join(import.meta.dirname, '../../dist/cli/loam.mjs');
+export const LOAM = join(import.meta.dirname, '../../dist/cli/loam.mjs');
 
 export type CommandResult = { code: number | null; stdout: string; stderr: string };
 
