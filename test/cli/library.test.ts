@@ -97,29 +97,34 @@ test('a hostile log ends with an error, and not with the memory', async () => {
     await expect(read(event), event.slice(0, 20)).rejects.toMatchObject({ code: 'bad_answer' });
 });
 
-test('webhooks are verified as Standard Webhooks has it', async () => {
-  const secret = `whsec_${Buffer.from('a secret of some bytes').toString('base64')}`;
-  const body = '{"type":"job.succeeded","data":"ünïcödé"}';
-  const now = new Date();
-  const headers = {
-    'Webhook-Id': 'msg_1',
-    'webhook-timestamp': `${Math.floor(now.getTime() / 1_000)}`,
-    'webhook-signature': `v1,AAAA v2,x ${new Webhook(secret).sign('msg_1', now, body)}`,
-  };
-  const payload = { type: 'job.succeeded', data: 'ünïcödé' };
-  expect(await verifyWebhook(headers, body, secret)).toEqual(payload);
-  const bytes = new TextEncoder().encode(body);
-  expect(await verifyWebhook(new Headers(headers), bytes, secret.slice(6))).toEqual(payload);
-  const later = new Date(now.getTime() + 301_000);
-  for (const refused of [
-    () => verifyWebhook(headers, `${body} `, secret),
-    () => verifyWebhook({ ...headers, 'Webhook-Id': 'msg_2' }, body, secret),
-    () => verifyWebhook({ ...headers, 'webhook-signature': '' }, body, secret),
-    () => verifyWebhook(headers, body, secret, { now: later }),
-    () => verifyWebhook(headers, body, 'c29tZXRoaW5nIGVsc2U='),
-  ])
-    await expect(refused()).rejects.toThrow(/webhook-/);
-});
+test.each([
+  ['base64', `whsec_${Buffer.from('a secret of some bytes').toString('base64')}`, undefined],
+  ['text', 'a secret that is no base64', { format: 'raw' }],
+] as const)(
+  'webhooks are verified as Standard Webhooks has it, with %s',
+  async (_, secret, how) => {
+    const body = '{"type":"job.succeeded","data":"ünïcödé"}';
+    const now = new Date();
+    const headers = {
+      'Webhook-Id': 'msg_1',
+      'webhook-timestamp': `${Math.floor(now.getTime() / 1_000)}`,
+      'webhook-signature': `v1,AAAA v2,x ${new Webhook(secret, how).sign('msg_1', now, body)}`,
+    };
+    const payload = { type: 'job.succeeded', data: 'ünïcödé' };
+    expect(await verifyWebhook(headers, body, secret)).toEqual(payload);
+    const bytes = new TextEncoder().encode(body);
+    expect(await verifyWebhook(new Headers(headers), bytes, secret)).toEqual(payload);
+    const later = new Date(now.getTime() + 301_000);
+    for (const refused of [
+      () => verifyWebhook(headers, `${body} `, secret),
+      () => verifyWebhook({ ...headers, 'Webhook-Id': 'msg_2' }, body, secret),
+      () => verifyWebhook({ ...headers, 'webhook-signature': '' }, body, secret),
+      () => verifyWebhook(headers, body, secret, { now: later }),
+      () => verifyWebhook(headers, body, 'c29tZXRoaW5nIGVsc2U='),
+    ])
+      await expect(refused()).rejects.toThrow(/webhook-/);
+  },
+);
 
 test('the built library runs without dependencies, and its types pass a strict check', async () => {
   const source = await readFile(LIBRARY, 'utf8');

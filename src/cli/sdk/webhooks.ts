@@ -12,7 +12,7 @@ const TOLERANCE_SECONDS = 300;
 /**
  * Checks that a request comes from Loam, and returns its payload.
  * @param body exactly as it was received
- * @param secret of the webhook, with or without `whsec_`
+ * @param secret of the webhook: the key as text, or in base64 after `whsec_`
  * @throws WebhookError
  */
 export async function verifyWebhook(
@@ -30,7 +30,8 @@ export async function verifyWebhook(
   const text = typeof body === 'string' ? body : new TextDecoder().decode(body);
   const encoder = new TextEncoder();
   const algorithm = { name: 'HMAC', hash: 'SHA-256' };
-  const bytes = decodeBase64(secret.replace(/^whsec_/, ''), 'secret');
+  const [, encoded] = /^whsec_(.*)$/s.exec(secret) ?? [];
+  const bytes = encoded === undefined ? encoder.encode(secret) : decodeBase64(encoded, 'secret');
   const key = await crypto.subtle.importKey('raw', bytes, algorithm, false, ['verify']);
   const signed = encoder.encode(`${id}.${timestamp}.${text}`);
   for (const signature of signatures.split(' ')) {
