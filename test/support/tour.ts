@@ -1,4 +1,4 @@
-/** Runs the README's tour, as a newcomer pastes it into a shell. */
+/** Runs the tours of the documentation, as a newcomer pastes them into a shell. */
 import { spawn } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
@@ -8,22 +8,38 @@ import { text } from 'node:stream/consumers';
 import { expect } from 'vitest';
 import type { Loam } from './harness.ts';
 
-const PAGE = readFileSync(join(import.meta.dirname, '../../README.md'), 'utf8');
-const [, TOUR = ''] = /<!-- tour -->\n(.*?)<!-- \/tour -->/s.exec(PAGE) ?? [];
-export const LINES = [...TOUR.matchAll(/```sh\n(.*?)```/gs)].map(([, lines]) => lines).join('');
 export const TIMEOUT_MS = 45_000;
 export const STREAM = /^api -N .*stream=true"$/m;
 
-/** @throws Error if the result of a line differs from the README */
-export async function takeTour(loam: Pick<Loam, 'base' | 'admin'>, lines: string): Promise<void> {
-  const script = lines
-    .replace('LOAM=http://127.0.0.1:3000', `LOAM=${loam.base}`)
-    .replace('LOAM_TOKEN=loam_pat_…', `LOAM_TOKEN=${loam.admin.token}`);
-  expect(script).toContain(loam.base);
-  expect(script).toMatch(STREAM);
+type Server = Pick<Loam, 'base' | 'admin'>;
 
-  const { stdout, stderr, code } = await paste(script);
-  expect([code, stderr], stdout).toEqual([0, expect.not.stringMatching(/error|fatal|not found/i)]);
+/** The lines of the tour in the README, which uses the `loam` command. */
+export const README_LINES = readLines('README.md');
+/** The lines of the tour in docs/rest.md, which uses curl. */
+export const REST_LINES = readLines('docs/rest.md');
+
+function readLines(page: string): string {
+  const text = readFileSync(join(import.meta.dirname, '../..', page), 'utf8');
+  const [, tour = ''] = /<!-- tour -->\n(.*?)<!-- \/tour -->/s.exec(text) ?? [];
+  return [...tour.matchAll(/```sh\n(.*?)```/gs)].map(([, lines]) => lines).join('');
+}
+
+/** @throws Error if the result of a line differs from the README */
+export async function takeTour(loam: Server): Promise<void> {
+  const { stdout, stderr } = await run(loam, README_LINES);
+  expect(stderr).toMatch(/^Job admin\/count: http.*\/admin\/-\/jobs\/count$/m);
+  for (const line of ['step 1', 'step 2', 'step 3', 'not committed yet'])
+    expect(stdout.split('\n')).toContain(line);
+  expect(stdout).toMatch(/^\w{3} \w{3} .*\d{4}$/m);
+  expect(stdout).toMatch(/^exit code\t0$/m);
+  expect(stdout).toMatch(/"status":\s*"SUCCEEDED"/);
+  expect(stdout).toMatch(/"message":\s*"Count to three/);
+}
+
+/** @throws Error if the result of a line differs from docs/rest.md */
+export async function takeRestTour(loam: Server, lines = REST_LINES): Promise<void> {
+  expect(lines).toMatch(STREAM);
+  const { stdout } = await run(loam, lines);
   expect(stdout).not.toMatch(/"error":/);
   expect(stdout).toMatch(/"full_name":"admin\/tour"/);
   for (const step of ['step 1', 'step 2', 'step 3'])
@@ -33,6 +49,17 @@ export async function takeTour(loam: Pick<Loam, 'base' | 'admin'>, lines: string
   expect(stdout).toMatch(/^(\.\/)?when\.txt$|out\/when\.txt$/m);
   expect(stdout).toMatch(/"status":"SUCCEEDED"/);
   expect(stdout).toMatch(/"message":"Count to three/);
+}
+
+async function run(loam: Server, lines: string): Promise<{ stdout: string; stderr: string }> {
+  const script = lines
+    .replace('LOAM=http://127.0.0.1:3000', `LOAM=${loam.base}`)
+    .replace('loam_pat_…', loam.admin.token);
+  expect(script).toContain(loam.base);
+  expect(script).toContain(loam.admin.token);
+  const { stdout, stderr, code } = await paste(script);
+  expect([code, stderr], stdout).toEqual([0, expect.not.stringMatching(/error|fatal|not found/i)]);
+  return { stdout, stderr };
 }
 
 /** As from a clipboard: the lines are the shell's input, which one of the commands could consume. */

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { clientsOf } from '../../support/harness.ts';
 import { needs } from '../../support/needs.ts';
-import { LINES, takeTour } from '../../support/tour.ts';
+import { takeTour } from '../../support/tour.ts';
 
 const MINUTE = 60_000;
 const ROOT = join(import.meta.dirname, '../../..');
@@ -44,7 +44,7 @@ test("the README's commands and tour work for an ordinary user", {
     const { base, token } = await Promise.race([ready.promise, ended]);
     expect(output).toMatch(/^\d+ passed, 0 failed, \d+ skipped$/m);
     expect(output).toContain('the tests ended with 0');
-    await takeTour(clientsOf(base, token), LINES);
+    await takeTour(clientsOf(base, token));
   } finally {
     if (machine.exitCode === null) process.kill(-(machine.pid as number), 'SIGTERM');
     await closed;

@@ -19,7 +19,7 @@ import { walkRoutes } from '../../support/rest/walk.ts';
 import { followStream, type StreamEvent } from '../../support/sse.ts';
 import { submit, until } from '../../support/submit.ts';
 import { take, viaYoga } from '../../support/subscribe.ts';
-import { LINES, TIMEOUT_MS, takeTour } from '../../support/tour.ts';
+import { TIMEOUT_MS, takeRestTour } from '../../support/tour.ts';
 
 const MB = 2 ** 20;
 const MANY = 1_000_000;
@@ -51,7 +51,7 @@ describe('many servers', () => {
   });
   afterAll(() => cleanup.disposeAsync());
 
-  test("the README's tour", { timeout: 2 * TIMEOUT_MS }, () => takeTour(loam, LINES));
+  test('the tour with curl', { timeout: 2 * TIMEOUT_MS }, () => takeRestTour(loam));
 
   describe('the walk over the table of routes', () => {
     walkRoutes(async () => ({ loam, limited: (name) => loam.user(name, 'enterprise') }));
