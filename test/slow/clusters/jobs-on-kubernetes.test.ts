@@ -28,7 +28,11 @@ describe('jobs on Kubernetes', () => {
       },
       job: { image: 'loam.test/busybox:1' },
       inspect: /^kubectl -n loam-jobs describe pod loam-att-\w+$/,
-      interrupt: async () => void (await cluster.kubectl('delete', 'pods', '--all')),
+      async interrupt() {
+        // A kubelet may overlook for a minute that a pod is deleted before it has reported its start.
+        await cluster.kubectl('wait', '--for=condition=Ready', 'pods', '--all', '--timeout=60s');
+        await cluster.kubectl('delete', 'pods', '--all');
+      },
       async listLeftovers() {
         const names = await cluster.kubectl('get', 'pods,secrets', '-o', 'name');
         return names.split('\n').filter((name) => name.includes('/loam-att-'));
