@@ -237,7 +237,7 @@ export class StatusLine {
     if (text === this.#shown) return;
     this.#shown = text;
     if (process.stderr.isTTY === true) {
-      const cut = cutTo(safeText(text), (process.stderr.columns ?? 80) - 1);
+      const cut = cutTo(safeText(text), (process.stderr.columns || 80) - 1);
       process.stderr.write(`\r\x1b[2K${paint('dim', cut, process.stderr)}`);
     } else note(text);
   }

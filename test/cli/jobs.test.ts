@@ -8,6 +8,7 @@ import { eventually } from '../support/eventually.ts';
 import { type FakeRunner, fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { LoamUser } from '../support/loam-command.ts';
+import { needs } from '../support/needs.ts';
 import { job, lines, submit, until } from '../support/submit.ts';
 
 let app: TestApp;
@@ -262,4 +263,45 @@ test('open prints addresses, and completion scripts ask the command', async () =
   const script = join(user.home, 'completion.bash');
   await writeFile(script, await user.loam(['completion', 'bash']));
   await user.exec('bash', ['--norc', '-n', script]);
+});
+
+test('in a terminal, Ctrl-C asks first, and the second one cancels', async (ctx) => {
+  needs(ctx, 'script');
+  const begin = async (name: string) => {
+    const args = ['run', '--image', 'busybox', '--name', name, '--', 'echo begun;hold'];
+    const command = user.inTerminal(args);
+    await eventually(() => expect(command.stdout).toContain('begun\r\n'));
+    command.child.stdin?.write('\x03');
+    await eventually(() => expect(command.stdout).toContain('Detach from it, or cancel it?'));
+    return command;
+  };
+  const detached = await begin('left-alone');
+  detached.child.stdin?.write('d\n');
+  expect((await detached.result()).code).toBe(130);
+  expect(detached.stdout).toContain('loam logs -f ada/left-alone');
+  expect((await job(ada, 'ada', 'left-alone')).status).toBe('RUNNING');
+
+  const cancelled = await begin('given-up');
+  cancelled.child.stdin?.write('\x03');
+  expect((await cancelled.result()).code).toBe(130);
+  expect((await job(ada, 'ada', 'given-up')).status).toBe('CANCELLED');
+  await user.loam(['cancel', 'left-alone']);
+});
+
+test('in a terminal, a log shows its colours and does nothing else', async (ctx) => {
+  needs(ctx, 'script');
+  const evil = '\x1b[31mred\x1b[0m\x1b[2J\x1b]title\x07\x1bPstring\x1b\\ end';
+  await finish('evil', `echo ${evil}`);
+  const command = user.inTerminal(['logs', 'evil']);
+  await command.result();
+  expect(command.stdout).toBe('\x1b[31mred\x1b[0m end\x1b[0m\r\n');
+  const plain = user.inTerminal(['logs', 'evil'], { env: { NO_COLOR: '1' } });
+  await plain.result();
+  expect(plain.stdout).toBe('red end\r\n');
+  // A file gets the bytes as they are.
+  expect(await user.loam(['logs', 'evil'])).toBe(`${evil}\n`);
+  const table = user.inTerminal(['jobs', '--limit', '1']);
+  await table.result();
+  expect(table.stdout).toContain('\x1b[2mNAME\x1b[22m  ');
+  expect(table.stdout).toContain('ada/evil  \x1b[32msucceeded\x1b[39m');
 });

@@ -159,6 +159,20 @@ test('Ctrl-C without a terminal cancels the job', async () => {
   expect((await job(ada, 'ada', 'stopped')).status).toBe('CANCELLED');
 });
 
+test('the credential is in no argument of git, and not in the clone', async () => {
+  const real = (await user.exec('sh', ['-c', 'command -v git'])).trim();
+  const log = join(user.home, 'arguments');
+  await user.write('bin/git', `#!/bin/sh\necho "$@" >> '${log}'\nexec '${real}' "$@"\n`);
+  await chmod(join(user.home, 'bin/git'), 0o755);
+  const env = { PATH: `${join(user.home, 'bin')}:${process.env.PATH}` };
+  const { code, stderr } = await user.run(['run', '--', 'true'], { cwd: clone, env });
+  expect(code, stderr).toBe(0);
+  const written = await readFile(log, 'utf8');
+  expect(written).toContain('refs/loam/snapshots/');
+  expect(written + stderr).not.toContain(ada.token);
+  await expect(user.exec('grep', ['-r', ada.token, '.git'], { cwd: clone })).rejects.toThrow();
+});
+
 test('who may not push cannot run a snapshot, and nothing of the credential is shown', async () => {
   await ada.gql(`mutation { createRepository(input: {namespace: "ada", name: "open", visibility: PUBLIC})
     { repository { id } } }`);

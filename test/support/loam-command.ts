@@ -103,6 +103,20 @@ export class LoamUser implements AsyncDisposable {
     return new RunningCommand(child);
   }
 
+  /** Starts the command in a terminal of its own. Its output is in `stdout`, and `child.stdin` are the keys. */
+  inTerminal(args: string[], { cwd = this.home, env }: RunOptions = {}): RunningCommand {
+    const line = [process.execPath, LOAM, ...args].map(
+      (arg) => `'${arg.replaceAll("'", `'\\''`)}'`,
+    );
+    const child = spawn('script', ['-qefc', `stty cols 80; exec ${line.join(' ')}`, '/dev/null'], {
+      cwd,
+      env: { ...this.env, TERM: 'xterm-256color', SHELL: '/bin/sh', ...env },
+      stdio: 'pipe',
+    });
+    child.stdin.on('error', () => {});
+    return new RunningCommand(child);
+  }
+
   run(args: string[], options?: RunOptions): Promise<CommandResult> {
     return this.start(args, options).result();
   }
