@@ -31,6 +31,8 @@ beforeAll(async () => {
       near.pipe(far).pipe(near);
     });
     for (const socket of [near, far]) socket.on('error', () => {});
+    near.on('close', () => far.destroy());
+    far.on('close', () => near.destroy());
   });
   for (const server of [secure, proxy]) {
     server.listen(0, '127.0.0.1');
