@@ -1,10 +1,9 @@
 /** Which server a command speaks to, with which credential, and through which proxy. */
-import { readFileSync } from 'node:fs';
-import type { Dispatcher, EnvHttpProxyAgent } from 'undici7';
 import { isOf, type Remote, readRemotes } from './clone.ts';
 import type { Credential, Credentials } from './credentials.ts';
 import { readCredentials } from './credentials.ts';
 import { NotSignedIn, UsageError } from './exit.ts';
+import { openFetch } from './network.ts';
 import { Client } from './sdk/client.ts';
 import { LoamError } from './sdk/errors.ts';
 import { parseOrigin } from './sdk/transport.ts';
@@ -91,7 +90,7 @@ export function tokenFor(
 }
 
 export async function openClient(server: string, token?: string): Promise<Client> {
-  const custom = await customFetch();
+  const custom = await openFetch();
   return new Client({
     url: server,
     token,
@@ -113,39 +112,4 @@ export function originOf(url: string): string {
 export function gitCredential({ username, token }: Credential): [string, string] {
   const [name = '', secret] = token.split('$');
   return secret === undefined ? [username, token] : [name, secret];
-}
-
-/**
- * Node's own `fetch` knows neither the variables of proxies (before Node 24) nor a further certificate authority. Undici is
- * the same implementation with both; it is loaded only for users who need it.
- */
-async function customFetch(): Promise<typeof fetch | null> {
-  const { env } = process;
-  const isProxied = [env.HTTPS_PROXY, env.https_proxy, env.HTTP_PROXY, env.http_proxy].some(
-    Boolean,
-  );
-  if (!isProxied && !env.LOAM_CA) return null;
-  const [undici, dispatcher] = await Promise.all([import('undici7'), openDispatcher()]);
-  return ((input: string | URL, init: RequestInit) =>
-    undici.fetch(input, { ...init, dispatcher } as never)) as unknown as typeof fetch;
-}
-
-/** Connections as the environment wants them: through a proxy, and with the certificate authority of `LOAM_CA`. */
-export async function openDispatcher(options: EnvHttpProxyAgent.Options = {}): Promise<Dispatcher> {
-  const [undici, { rootCertificates }] = await Promise.all([import('undici7'), import('node:tls')]);
-  const { LOAM_CA } = process.env;
-  const ca = LOAM_CA ? [...rootCertificates, readCa(LOAM_CA)] : undefined;
-  return new undici.EnvHttpProxyAgent({
-    ...options,
-    ...(ca && { connect: { ca }, requestTls: { ca }, proxyTls: { ca } }),
-  });
-}
-
-/** @throws UsageError */
-function readCa(path: string): string {
-  try {
-    return readFileSync(path, 'utf8');
-  } catch (error) {
-    throw new UsageError(`LOAM_CA: cannot read ${path}: ${(error as Error).message}`);
-  }
 }

@@ -4,8 +4,7 @@
  * lacks.
  */
 import { createInterface } from 'node:readline';
-import type { Dispatcher } from 'undici7';
-import { openDispatcher } from '../connection.ts';
+import { type Network, openNetwork } from '../network.ts';
 import { UploadError, type UploadRequest, uploadObject } from './upload.ts';
 import { EarlierVersions } from './versions.ts';
 
@@ -14,8 +13,6 @@ type Message =
   | ({ event: 'upload' } & UploadRequest)
   | { event: 'terminate' };
 
-/** The server answers a delta when it has assembled the object, of up to 64 GiB. */
-const ANSWER_TIMEOUT_MS = 3_600_000;
 const PROGRESS_INTERVAL_MS = 200;
 
 /** Serves git-lfs until it ends. */
@@ -24,7 +21,7 @@ export async function runAgent(): Promise<void> {
   const ended = new AbortController();
   // Without git-lfs, an upload has no use.
   lines.once('close', () => ended.abort());
-  await using agent = new Agent(ended.signal);
+  const agent = new Agent(ended.signal);
   try {
     for await (const line of lines) {
       const message = JSON.parse(line) as Message;
@@ -37,12 +34,12 @@ export async function runAgent(): Promise<void> {
   }
 }
 
-class Agent implements AsyncDisposable {
+class Agent {
   readonly #signal: AbortSignal;
   #remote = '';
   /** Read once, for the first large file. */
   #versions: Promise<EarlierVersions | null> | undefined;
-  #dispatcher: Promise<Dispatcher> | undefined;
+  #network: Promise<Network> | undefined;
 
   constructor(signal: AbortSignal) {
     this.#signal = signal;
@@ -67,7 +64,7 @@ class Agent implements AsyncDisposable {
     const progress = new Progress(oid);
     try {
       await uploadObject(request, () => this.#earlierVersions(oid), {
-        dispatcher: await this.#open(),
+        network: await this.#open(),
         onProgress: (bytes) => progress.report(bytes),
         signal: this.#signal,
       });
@@ -80,14 +77,9 @@ class Agent implements AsyncDisposable {
     }
   }
 
-  #open(): Promise<Dispatcher> {
-    this.#dispatcher ??= openDispatcher({ headersTimeout: ANSWER_TIMEOUT_MS });
-    return this.#dispatcher;
-  }
-
-  /** Idle connections would keep the process alive. */
-  async [Symbol.asyncDispose](): Promise<void> {
-    await (await this.#dispatcher)?.destroy();
+  #open(): Promise<Network> {
+    this.#network ??= openNetwork();
+    return this.#network;
   }
 
   /** Without git, or in a damaged repository, files are sent as a whole. */

@@ -1,8 +1,9 @@
 /** Uploads one large file: as a delta to an earlier version that the server has, or as a whole. */
 import { stat } from 'node:fs/promises';
+import type { IncomingMessage } from 'node:http';
 import { dirname, join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import type { Dispatcher } from 'undici7';
+import type { Network } from '../network.ts';
 import { computeDelta, type Delta, encode } from './delta.ts';
 import type { LargeObject } from './versions.ts';
 
@@ -43,6 +44,8 @@ const MAX_DELTA_SHARE = 0.9;
 const MAX_ATTEMPTS = 6;
 const MAX_WAIT_SECONDS = 60;
 const MAX_ANSWER_BYTES = 65_536;
+/** The server answers a delta when it has assembled the object, of up to 64 GiB. */
+const ANSWER_TIMEOUT_MS = 3_600_000;
 /**
  * Answers to a delta after which the whole file is sent: the base is gone, or damaged on either side; the server is older;
  * or a proxy did not wait until the server had assembled a large file.
@@ -50,7 +53,7 @@ const MAX_ANSWER_BYTES = 65_536;
 const UNUSABLE_DELTA = new Set([404, 405, 409, 413, 415, 422, 504]);
 
 type Context = {
-  dispatcher: Dispatcher;
+  network: Network;
   /** Gets the number of bytes of the file that are done. */
   onProgress: (bytes: number) => void;
   signal: AbortSignal;
@@ -166,50 +169,50 @@ async function send(context: Context, request: HttpRequest): Promise<void> {
 
 /** A redirect is an error: the header must not reach another server. */
 async function sendOnce(
-  { dispatcher, signal }: Context,
+  { network, signal }: Context,
   { method, url, headers, length, body }: HttpRequest,
 ): Promise<void> {
-  const { request } = await import('undici7');
   const { Readable } = await import('node:stream');
-  let answer: Dispatcher.ResponseData;
+  let answer: IncomingMessage;
   try {
-    answer = await request(url, {
+    answer = await network(url, {
       method,
       headers: { ...headers, 'content-length': String(length) },
-      body: length === 0 ? null : Readable.from(body(), { objectMode: false }),
-      dispatcher,
+      ...(length > 0 && { body: Readable.from(body(), { objectMode: false }) }),
       signal,
+      timeoutMs: ANSWER_TIMEOUT_MS,
     });
   } catch (error) {
     throw isNetworkError(error) ? unreachable(url, error) : error;
   }
   const text = await readAnswer(answer, url);
-  if (answer.statusCode < 300) return;
-  if (answer.statusCode < 400)
+  const { statusCode = 0 } = answer;
+  if (statusCode < 300) return;
+  if (statusCode < 400)
     throw new UploadError(
       `${url.origin} redirects to another address. Use the address at which the server itself answers.`,
-      { code: answer.statusCode },
+      { code: statusCode },
     );
   throw refusal(url, answer, text);
 }
 
-async function readAnswer(answer: Dispatcher.ResponseData, url: URL): Promise<string> {
+async function readAnswer(answer: IncomingMessage, url: URL): Promise<string> {
   let text = '';
   try {
-    for await (const piece of answer.body) {
+    for await (const piece of answer) {
       text += piece;
       if (text.length > MAX_ANSWER_BYTES) break;
     }
   } catch (error) {
     // The status says enough when the server closes the connection during a refusal.
-    if (answer.statusCode < 400) throw unreachable(url, error);
+    if ((answer.statusCode ?? 0) < 400) throw unreachable(url, error);
   }
   return text;
 }
 
 function refusal(
   url: URL,
-  { statusCode, headers }: Dispatcher.ResponseData,
+  { statusCode = 0, headers }: IncomingMessage,
   text: string,
 ): UploadError {
   return new UploadError(messageIn(text) ?? `${url.origin} answered ${statusCode}`, {
