@@ -9,7 +9,7 @@ import { UsageError } from './exit.ts';
 
 const MAX_REDIRECTS = 5;
 
-export type NetworkRequest = {
+type NetworkRequest = {
   method: string;
   headers: Record<string, string>;
   body?: Readable | string | undefined;

@@ -61,7 +61,6 @@ const REQUIREMENTS = {
     remedy: 'run as root, where control groups can be made',
   },
   chromium: { probe: ['/usr/bin/chromium', '--version'], remedy: install('chromium') },
-  script: { probe: command('script'), remedy: install('bsdutils') },
   curl: { probe: ['curl', '--version'], remedy: install('curl') },
   docker: { probe: ['docker', 'info'], remedy: `${install('docker.io')}, and start it` },
   dulwich: {
