@@ -32,16 +32,21 @@ test('migrations are applied once, and a record of the earlier migrations is rep
   const { pool } = made;
   await pool.query('update _prisma_migrations set migration_name = $1', ['20261121000000_init']);
   await expect(migrate(made.target)).rejects.toThrow(/Run npm run migrate:baseline once/);
-  await expect(baseline(pool)).rejects.toThrow(/has 2 migrations .* not the 49/);
+  await expect(baseline(pool)).rejects.toThrow(
+    `has ${names.length} migrations up to 20261121000000_init, not the 49`,
+  );
 
-  await pool.query('delete from _prisma_migrations');
+  // The schema of the 49 had no snapshots.
+  await pool.query(
+    'delete from _prisma_migrations; drop table snapshots; alter table jobs drop snapshot_id',
+  );
   await pool.query(`
     insert into _prisma_migrations (id, checksum, migration_name, finished_at)
     select n::text, 'old', case n when 49 then '20261126050000_list_counts_without_ranges'
       else '20261121' || lpad(n::text, 6, '0') || '_old' end, now()
     from generate_series(1, 49) n`);
   await baseline(pool);
-  expect(await migrate(made.target)).toEqual([]);
+  expect(await migrate(made.target)).toEqual(names.slice(2));
   await pool.query(
     `update _prisma_migrations set migration_name = '29991231000000_later' where migration_name = $1`,
     [names.at(-1)],
