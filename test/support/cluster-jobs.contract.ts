@@ -22,6 +22,9 @@ export type ClusterUnderTest = {
 // biome-ignore lint/suspicious/noExplicitAny: answers are asserted on, field by field.
 type Json = any;
 
+/** A kubelet may overlook for a minute that a pod was deleted in its first second. */
+const LEFTOVERS_MS = 150_000;
+
 /** Declares the tests in the current describe block. */
 export function clusterJobs(open: () => Promise<ClusterUnderTest>, ...wanted: Need[]): void {
   beforeEach((ctx) => needs(ctx, ...wanted));
@@ -42,7 +45,10 @@ export function clusterJobs(open: () => Promise<ClusterUnderTest>, ...wanted: Ne
         for (const { name, status } of body.data)
           if (['queued', 'running'].includes(status)) await cancel(ada, name);
         try {
-          await eventually(async () => expect(await cluster.listLeftovers()).toEqual([]));
+          await eventually(
+            async () => expect(await cluster.listLeftovers()).toEqual([]),
+            LEFTOVERS_MS,
+          );
         } finally {
           await app[Symbol.asyncDispose]();
         }
