@@ -1,4 +1,4 @@
-/** The clone that contains the working directory, and the repository of a server that it belongs to. */
+/** Finds the clone around the working directory, and its repository on a server. */
 import { git } from './git.ts';
 
 export type Remote = { host: string; origin: string | null; namespace: string; name: string };

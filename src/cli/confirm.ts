@@ -3,8 +3,8 @@ import { UsageError } from './exit.ts';
 import { ask, isInteractive } from './terminal.ts';
 
 /**
- * Asks for the name of what is deleted, unless `--yes` is given.
- * @throws UsageError when nobody can be asked, Error when the answer is another name
+ * Asks the user to type the full name of the object to delete, unless `--yes` is given.
+ * @throws UsageError without a terminal, Error when the user types another name
  */
 export async function confirmDeletion(
   name: string,

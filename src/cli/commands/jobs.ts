@@ -267,7 +267,7 @@ function addChanges(program: Program): void {
     );
 }
 
-/** Does the same to several jobs. A failure is reported and does not stop the others. */
+/** Runs an action for each job. If it fails for one job, the error is printed, and the next job follows. */
 async function forEachJob(
   program: Program,
   names: readonly string[],

@@ -93,7 +93,7 @@ type Source = {
   folder: string;
 };
 
-/** What the job checks out: a repository that is named, else a snapshot of the working directory. */
+/** Chooses the checkout of the job: the repository of `--repo`, else a snapshot of the working directory. */
 async function prepareSource(
   { remote, server, username, token }: LocalConnection,
   { repo, image }: { repo?: string | undefined; image?: string | undefined },

@@ -89,7 +89,7 @@ class Agent {
   }
 }
 
-/** git-lfs adds up what is reported, so an attempt that starts again reports nothing until it is further than the last. */
+/** git-lfs sums the reported bytes, so a retry reports bytes only after it has sent more than the attempt before it. */
 class Progress {
   readonly #oid: string;
   #reported = 0;

@@ -135,7 +135,7 @@ export class Events {
   }
 }
 
-/** @throws LoamError that the server sent instead of an event */
+/** @throws LoamError if the server sent an error in place of an event */
 function parseEvent(text: string, server: string): LoamEvent {
   let parsed: { data?: ResultOf<typeof FOLLOW> | null; errors?: unknown } | null = null;
   try {

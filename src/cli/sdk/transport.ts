@@ -1,6 +1,6 @@
 /**
- * Requests to one server with one credential. A redirect is never followed with the credential, and the size of an answer
- * is limited, because the server at an address may not be the one that its user means.
+ * Requests to one server with one credential. The user may have named a wrong or hostile server, so the credential is never
+ * sent to the target of a redirect, and the size of each answer is limited.
  */
 import { print } from '@0no-co/graphql.web';
 import { LoamError } from './errors.ts';
