@@ -48,7 +48,7 @@ async function textOf(query: string): Promise<string> {
   return query === '-' ? await readStdin() : query;
 }
 
-/** JSON escapes control characters, so it is safe for a terminal but for those of C1. */
+/** On a terminal, characters that act on it are escaped; programs get the JSON on one line. */
 function show(page: unknown): void {
   if (isTerminal) printJson(page);
   else print(JSON.stringify(page));
