@@ -41,6 +41,21 @@ describe('agent', () => {
     expect(lines.filter((line) => line !== 'Terminated')).toEqual(['up', 'ended']);
   });
 
+  test('an attempt whose command the engine ends before it begins is lost, although its agent still runs', async () => {
+    await using made = await loopbackRunner();
+    const handle = await made.runner.prepare(attemptSpec('true'), never);
+    const started = made.runner.start(handle);
+    const agent = await eventually(() => {
+      const [found] = made.engine.agents.values();
+      if (!found) throw new Error('no agent was started');
+      return found;
+    });
+    agent.child.kill('SIGSTOP');
+    const end = { exitCode: null, outOfMemory: false, isLoss: true, reason: 'context canceled' };
+    agent.state = { kind: 'running', commandEnd: end };
+    expect(await started).toBe(false);
+  });
+
   test('a GPU that the cluster does not have is refused with a reason', async () => {
     await using made = await loopbackRunner();
     const spec = attemptSpec('true');

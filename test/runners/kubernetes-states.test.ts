@@ -109,6 +109,18 @@ test('an image that cannot be used is refused at once, one that cannot be pulled
   return expect.poll(() => hasChanged).toBe(true);
 });
 
+test('a container that its runtime could not start is lost, because the image is not the cause', () => {
+  const failed = pod('noShell');
+  const { state } = failed.status?.containerStatuses?.[1] ?? {};
+  // As containerd says when it ends while it starts a container.
+  if (state?.terminated)
+    state.terminated.message = 'failed to start containerd task "2aa5": context canceled: unknown';
+  expect(follow(failed).state('att')).toMatchObject({
+    kind: 'running',
+    commandEnd: { exitCode: null, isLoss: true, reason: expect.stringMatching('context canceled') },
+  });
+});
+
 test.each([
   'failed to resolve reference "docker.io/library/nothing:1": docker.io/library/nothing:1: not found',
   'pull access denied, repository does not exist or may require authorization',

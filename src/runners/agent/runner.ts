@@ -217,13 +217,13 @@ class ClusterRunner implements AgentRunner {
       const state = this.#engine.state(id);
       const isUnknown = state.kind === 'unknown' && this.#engine.unavailableReason === undefined;
       unknownSince = isUnknown ? Math.min(unknownSince, Date.now()) : Number.POSITIVE_INFINITY;
-      const isGone = state.kind === 'ended' || Date.now() - unknownSince > UNKNOWN_MS;
-      if (isGone || state.kind === 'refused') {
+      const end = findEngineEnd(state);
+      if (end || state.kind === 'refused' || Date.now() - unknownSince > UNKNOWN_MS) {
         if (await session.withdraw()) return true;
         if (state.kind === 'refused') throw new Unstartable(state.reason);
-        if (state.kind === 'ended' && !state.end.isLoss)
+        if (end && !end.isLoss)
           throw new Unstartable(
-            `${this.#engine.title} ended the attempt before the command began: ${state.end.reason}`,
+            `${this.#engine.title} ended the attempt before the command began: ${end.reason}`,
           );
         return false;
       }
@@ -292,12 +292,7 @@ class ClusterRunner implements AgentRunner {
         const state = this.#engine.state(id);
         const isGone = state.kind === 'ended' || state.kind === 'refused';
         goneSince = isGone ? Math.min(goneSince, Date.now()) : Number.POSITIVE_INFINITY;
-        const engineEnd =
-          state.kind === 'ended'
-            ? state.end
-            : state.kind === 'running'
-              ? state.commandEnd
-              : undefined;
+        const engineEnd = findEngineEnd(state);
         // Read after the state, so that an exit that was stored before the engine's end is seen.
         const exit = await readJsonFile<AgentExit>(this.#file(id, 'exit'));
         if (exit) return this.#mergeEnd(id, exit, engineEnd, session);
@@ -501,4 +496,10 @@ class ClusterRunner implements AgentRunner {
   #file(id: string, name: string): string {
     return join(this.#folder(id), name);
   }
+}
+
+/** How the engine saw the end of the command, even if the agent still runs. */
+function findEngineEnd(state: EngineState): EngineEnd | undefined {
+  if (state.kind === 'ended') return state.end;
+  return state.kind === 'running' ? state.commandEnd : undefined;
 }

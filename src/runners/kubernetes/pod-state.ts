@@ -34,9 +34,8 @@ export function toState(
   pod: PodView,
   { isOverdue, isDeleted, trouble, event, isNodeSilent = false }: StateOptions,
 ): EngineState {
-  const { reason, message } = statusOf(pod, JOB_CONTAINER)?.state?.terminated ?? {};
-  const startFailure = findStartFailure(reason, message);
-  if (startFailure) return { kind: 'refused', reason: startFailure };
+  const shellFailure = findShellFailure(pod);
+  if (shellFailure) return { kind: 'refused', reason: shellFailure };
   if (hasEnded(pod) || (isEnding(pod) && isOverdue)) return { kind: 'ended', end: findEnd(pod) };
   if (isEnding(pod)) return { kind: 'running' };
   if (isDeleted)
@@ -123,7 +122,7 @@ function findCommandEnd(pod: PodView): EngineEnd | undefined {
   if (!ended) return undefined;
   const details = describeReason(status);
   const exitCode = ended.exitCode;
-  const isUnknown = isMadeUp(ended.reason);
+  const isUnknown = isMadeUp(ended.reason) || isStartFailure(ended.reason);
   const deletedAt = deletionOf(metadata);
   const wasDeleted =
     deletedAt !== undefined && (toTime(ended.finishedAt) ?? deletedAt) >= floorToSecond(deletedAt);
@@ -229,7 +228,8 @@ const FINAL_PULL_ERROR =
 /** Its message only says that the kubelet waits. */
 const VAGUE_REASON = 'ImagePullBackOff';
 const FINAL_REASONS = ['InvalidImageName', 'ErrImageNeverPull', 'CreateContainerConfigError'];
-const START_REASONS = ['StartError', 'ContainerCannotRun'];
+/** In messages of runc, crun and gVisor about a program that cannot be run: `exec: "/bin/sh": …`, `executable … not found`. */
+const SHELL_ERROR = /\bexec(?:utable)?\b/;
 const CREATE_REASONS = ['CreateContainerError', 'RunContainerError'];
 
 /** What prevents a container from starting. */
@@ -262,11 +262,19 @@ export function findTrouble(pod: PodView): Trouble | undefined {
   return undefined;
 }
 
-/** The image has no shell, or its runtime cannot start it. */
-function findStartFailure(reason = '', message = ''): string | undefined {
-  return START_REASONS.includes(reason)
-    ? `The image cannot be started with /bin/sh, which Loam needs: ${message || reason}`
+/**
+ * The image has no shell, or none that the node can run. Other failures to start, such as that of a runtime that ended meanwhile,
+ * are the node's own, and the attempt is lost with them.
+ */
+function findShellFailure(pod: PodView): string | undefined {
+  const { reason, message = '' } = statusOf(pod, JOB_CONTAINER)?.state?.terminated ?? {};
+  return isStartFailure(reason) && SHELL_ERROR.test(message)
+    ? `The image cannot be started with /bin/sh, which Loam needs: ${message}`
     : undefined;
+}
+
+function isStartFailure(reason: string | undefined): boolean {
+  return reason === 'StartError' || reason === 'ContainerCannotRun';
 }
 
 function describeWait(pod: PodView): string {
