@@ -2,15 +2,14 @@
 import { EXIT } from '../exit.ts';
 import { isFinal, type JobInfo, type LogEvent } from '../sdk/job-info.ts';
 import type { Job, LogOptions } from '../sdk/jobs.ts';
-import type { PatienceOptions } from '../sdk/patience.ts';
-import { sleep } from '../sdk/patience.ts';
+import { type RetryOptions, sleep } from '../sdk/retry.ts';
 import { duration, isTerminal, note, print, StatusLine, safeLine } from '../terminal.ts';
 import { InterruptHandler } from './interrupt.ts';
 
 const QUEUE_INTERVAL_MS = 2_000;
 
 /** Says when the server is away, and when it is back. */
-export function announced(signal?: AbortSignal): PatienceOptions {
+export function announced(signal?: AbortSignal): RetryOptions {
   let said = false;
   return {
     signal,
@@ -54,19 +53,19 @@ export async function printLog(
  */
 async function watchJob(
   job: Job,
-  { json, patience }: { json?: true | undefined; patience: PatienceOptions },
+  { json, retrying }: { json?: true | undefined; retrying: RetryOptions },
 ): Promise<JobInfo> {
   const started = new AbortController();
   const queue = showQueue(job, started.signal);
   try {
-    await printLog(job, { ...patience, follow: true }, { json }, (event) => {
+    await printLog(job, { ...retrying, follow: true }, { json }, (event) => {
       if (event.kind !== 'status' || event.status !== 'QUEUED') started.abort();
     });
   } finally {
     started.abort();
     await queue;
   }
-  return job.wait(patience);
+  return job.wait(retrying);
 }
 
 /** Shows what a job waits for, until the signal. Its errors are not shown: the log has the same ones. */
@@ -93,7 +92,7 @@ export async function followToEnd(
   const interrupts = new InterruptHandler(job);
   let info: JobInfo;
   try {
-    info = await watchJob(job, { json, patience: announced(interrupts.detached) });
+    info = await watchJob(job, { json, retrying: announced(interrupts.detached) });
   } catch (error) {
     if (!interrupts.detached.aborted) throw error;
     note(`Detached. Follow it with: loam logs -f ${job.namespace}/${job.name}`);

@@ -3,7 +3,7 @@ import type { Program } from '../command.ts';
 import { connectHere } from '../connection.ts';
 import type { Client } from '../sdk/client.ts';
 import { graphql } from '../sdk/graphql.ts';
-import { persist, sleep } from '../sdk/patience.ts';
+import { retry, sleep } from '../sdk/retry.ts';
 import { duration, isTerminal, print, printJson, printTable } from '../terminal.ts';
 import { announced } from './follow.ts';
 
@@ -33,7 +33,7 @@ export function addTopCommand(program: Program): void {
       if (options.json) return printJson(await readRunning(client));
       if (options.once || !isTerminal) return printUse(await readRunning(client));
       for (;;) {
-        const jobs = await persist(() => readRunning(client), announced());
+        const jobs = await retry(() => readRunning(client), announced());
         // Clears the screen and begins at its top.
         process.stdout.write('\x1b[H\x1b[2J');
         print(`${client.url}  ${new Date().toLocaleTimeString()}  ${jobs.length} running\n`);

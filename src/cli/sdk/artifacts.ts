@@ -2,7 +2,7 @@
 import { type ArtifactFile, DownloadFolder } from './download.ts';
 import { LoamError } from './errors.ts';
 import { graphql } from './graphql.ts';
-import { type PatienceOptions, persist } from './patience.ts';
+import { type RetryOptions, retry } from './retry.ts';
 import type { Transport } from './transport.ts';
 
 const LIST_FILES = graphql(`
@@ -17,7 +17,7 @@ const LIST_FILES = graphql(`
   }
 `);
 
-export type DownloadOptions = PatienceOptions & {
+export type DownloadOptions = RetryOptions & {
   /** Only this file, or the files of this folder. */
   path?: string | undefined;
   /** Files that are downloaded at the same time. */
@@ -42,15 +42,15 @@ export class Artifacts {
   /** Lists the files, in pages; nothing while there are no artifacts. @throws LoamError */
   async *list({
     path,
-    ...patience
-  }: PatienceOptions & { path?: string | undefined } = {}): AsyncGenerator<ArtifactFile> {
+    ...retrying
+  }: RetryOptions & { path?: string | undefined } = {}): AsyncGenerator<ArtifactFile> {
     const folder = path?.replace(/\/+$/, '');
     let after: string | null = null;
     do {
       const variables: Key & { after: string | null } = { ...this.#key, after };
-      const { job } = await persist(
-        () => this.#transport.graphql(LIST_FILES, variables, { signal: patience.signal }),
-        patience,
+      const { job } = await retry(
+        () => this.#transport.graphql(LIST_FILES, variables, { signal: retrying.signal }),
+        retrying,
       );
       const page: FilePage | null | undefined = job?.artifacts?.files;
       for (const file of page?.nodes ?? [])
@@ -66,18 +66,18 @@ export class Artifacts {
    * @throws LoamError; `bad_answer` for a file name that leads out of the folder
    */
   async download(folder: string, options: DownloadOptions = {}): Promise<ArtifactFile[]> {
-    const { path, concurrency = 4, onBytes, onFile, ...patience } = options;
+    const { path, concurrency = 4, onBytes, onFile, ...retrying } = options;
     const target = await DownloadFolder.open(folder);
-    const files = this.list({ path, ...patience });
+    const files = this.list({ path, ...retrying });
     const done: ArtifactFile[] = [];
     const failure = new AbortController();
-    const signal = patience.signal
-      ? AbortSignal.any([patience.signal, failure.signal])
+    const signal = retrying.signal
+      ? AbortSignal.any([retrying.signal, failure.signal])
       : failure.signal;
     const work = async () => {
       for await (const file of files) {
         await target.download(file, {
-          ...patience,
+          ...retrying,
           signal,
           send: (url, init) => this.#transport.download(url, init),
           renew: () => this.#find(file.path, { signal }),
@@ -97,7 +97,7 @@ export class Artifacts {
   }
 
   /** A fresh link to a file. @throws LoamError `not_found` */
-  async #find(path: string, options: PatienceOptions): Promise<ArtifactFile> {
+  async #find(path: string, options: RetryOptions): Promise<ArtifactFile> {
     for await (const file of this.list({ path, ...options })) if (file.path === path) return file;
     throw new LoamError('not_found', `The artifact ${path} does not exist any more.`, {
       status: 404,

@@ -1,7 +1,7 @@
 import { Events } from './events.ts';
 import type { JobOptions } from './job-input.ts';
 import { type Job, Jobs } from './jobs.ts';
-import type { PatienceOptions } from './patience.ts';
+import type { RetryOptions } from './retry.ts';
 import { Transport, type TransportOptions } from './transport.ts';
 
 export type ClientOptions = TransportOptions;
@@ -45,9 +45,9 @@ export class Client {
    *
    * @throws LoamError `invalid_request` with the field, `permission_denied`, `already_exists`, `quota_exceeded`
    */
-  async run(command: string, options: JobOptions = {}, patience?: PatienceOptions): Promise<Job> {
+  async run(command: string, options: JobOptions = {}, retrying?: RetryOptions): Promise<Job> {
     const namespace = options.namespace ?? options.repo?.split('/')[0] ?? (await this.username());
-    return this.jobs.create(command, { ...options, namespace }, patience);
+    return this.jobs.create(command, { ...options, namespace }, retrying);
   }
 
   /** A job by its name, `namespace/name`, or the name alone in the namespace of the caller. */

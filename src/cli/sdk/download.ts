@@ -1,7 +1,7 @@
 /** Writes a downloaded file below a folder, and continues where an earlier transfer ended. Only in Node. */
 import type * as FileSystem from 'node:fs/promises';
 import { LoamError } from './errors.ts';
-import { Patience, type PatienceOptions } from './patience.ts';
+import { Backoff, type RetryOptions } from './retry.ts';
 import { chunksOf, unreachable } from './transport.ts';
 
 export type ArtifactFile = {
@@ -12,7 +12,7 @@ export type ArtifactFile = {
   downloadUrl: string;
 };
 
-type Transfer = PatienceOptions & {
+type Transfer = RetryOptions & {
   send(
     url: string,
     init: { headers: Record<string, string>; signal?: AbortSignal | undefined },
@@ -93,7 +93,7 @@ async function fill(
   file: ArtifactFile,
   transfer: Transfer,
 ): Promise<void> {
-  const patience = new Patience(transfer);
+  const backoff = new Backoff(transfer);
   const { size } = await handle.stat();
   let offset = size <= file.sizeBytes ? size : 0;
   await handle.truncate(offset);
@@ -117,7 +117,7 @@ async function fill(
         await handle.write(chunk, 0, chunk.length, offset);
         offset += chunk.length;
         transfer.onBytes(chunk.length);
-        patience.succeeded();
+        backoff.succeeded();
         isRenewed = false;
       }
       if (offset < file.sizeBytes)
@@ -127,7 +127,7 @@ async function fill(
       if (hasExpired && !isRenewed) {
         url = (await transfer.renew()).downloadUrl;
         isRenewed = true;
-      } else await patience.afterFailure(toLoamError(error, url));
+      } else await backoff.afterFailure(toLoamError(error, url));
     }
   }
 }

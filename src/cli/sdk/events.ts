@@ -4,7 +4,7 @@ import type { ResultOf, VariablesOf } from 'gql.tada';
 import { LoamError } from './errors.ts';
 import { readEvents } from './event-stream.ts';
 import { graphql } from './graphql.ts';
-import { Patience, type PatienceOptions, persist } from './patience.ts';
+import { Backoff, type RetryOptions, retry } from './retry.ts';
 import { graphqlError, type Transport } from './transport.ts';
 
 const FOLLOW = graphql(`
@@ -53,7 +53,7 @@ export type LoamEvent = {
   payload: unknown;
 };
 
-export type FollowOptions = PatienceOptions & {
+export type FollowOptions = RetryOptions & {
   /** 1 to 100 namespaces of which the caller is a member. */
   namespaces: readonly string[];
   /** By default all types that the caller may see. */
@@ -84,7 +84,7 @@ export class Events {
     // Without a cursor, a connection that is cut before the first event could not be continued without a gap.
     let last = after ?? (await this.#latest(namespaces, options));
     onStart?.(last);
-    const patience = new Patience(options);
+    const backoff = new Backoff(options);
     for (;;) {
       try {
         const variables: VariablesOf<typeof FOLLOW> = {
@@ -98,7 +98,7 @@ export class Events {
           body: JSON.stringify({ query: print(FOLLOW), variables }),
           signal: options.signal,
         });
-        patience.succeeded();
+        backoff.succeeded();
         for await (const { event: kind, data } of readEvents(response, this.#transport.url)) {
           if (kind !== 'next') break;
           const event = parseEvent(data, this.#transport.url);
@@ -107,7 +107,7 @@ export class Events {
         }
         throw new LoamError('unreachable', `${this.#transport.url} closed the connection`);
       } catch (error) {
-        await patience.afterFailure(error);
+        await backoff.afterFailure(error);
       }
     }
   }
@@ -116,14 +116,14 @@ export class Events {
    * The cursor of the newest event of the namespaces. With several, another than the newest may be chosen, as the order of
    * events is not that of their cursors: then some of the newest events come again, and none is lost.
    */
-  async #latest(namespaces: readonly string[], options: PatienceOptions): Promise<number> {
+  async #latest(namespaces: readonly string[], options: RetryOptions): Promise<number> {
     let latest = 0;
     for (const namespace of namespaces) {
       let after: string | null = null;
       do {
         const variables: VariablesOf<typeof READ_LATEST> = { namespace, after };
         const read = () => this.#transport.graphql(READ_LATEST, variables, options);
-        const page: ResultOf<typeof READ_LATEST> = await persist(read, options);
+        const page: ResultOf<typeof READ_LATEST> = await retry(read, options);
         const events = page.namespace?.events;
         latest = Math.max(latest, events?.nodes[0]?.cursor ?? 0);
         // A page is empty when the caller may see none of the events that the server has checked.

@@ -12,7 +12,7 @@ import {
   type LogEvent,
 } from './job-info.ts';
 import { createInput, type JobOptions } from './job-input.ts';
-import { Patience, type PatienceOptions, persist } from './patience.ts';
+import { Backoff, type RetryOptions, retry } from './retry.ts';
 import type { Transport } from './transport.ts';
 
 const JOB_FIELDS = graphql(`
@@ -90,7 +90,7 @@ const DELETE_JOB = graphql(`
   }
 `);
 
-export type LogOptions = PatienceOptions & {
+export type LogOptions = RetryOptions & {
   /** Only the last lines: 1 to 10000. */
   tail?: number | undefined;
   /** Only lines written after this time. */
@@ -148,35 +148,35 @@ export class Job {
     tail,
     since,
     follow = true,
-    ...patience
+    ...retrying
   }: LogOptions = {}): AsyncGenerator<LogEvent> {
     let after = 0;
-    const until = follow ? Number.POSITIVE_INFINITY : await this.#lastSeq(patience);
+    const until = follow ? Number.POSITIVE_INFINITY : await this.#lastSeq(retrying);
     if (tail !== undefined) {
       const variables = { ...this.#key, tail, since: since?.toISOString() ?? null };
-      const read = () => this.#transport.graphql(READ_LAST_LINES, variables, patience);
-      const { logs, log } = demandJob((await persist(read, patience)).job);
+      const read = () => this.#transport.graphql(READ_LAST_LINES, variables, retrying);
+      const { logs, log } = demandJob((await retry(read, retrying)).job);
       const lines = logs?.lines ?? [];
       for (const line of lines) yield { kind: 'line', ...line };
       after = lines.at(-1)?.seq ?? log?.lastSeq ?? 0;
     } else if (since !== undefined) {
       const variables = { ...this.#key, at: since.toISOString() };
-      const read = () => this.#transport.graphql(READ_LOG_AT, variables, patience);
-      const { log } = demandJob((await persist(read, patience)).job);
+      const read = () => this.#transport.graphql(READ_LOG_AT, variables, retrying);
+      const { log } = demandJob((await retry(read, retrying)).job);
       const first = log?.entries[0]?.seq;
       after = first === undefined ? (log?.lastSeq ?? 0) : first - 1;
     }
-    if (after < until) yield* this.#follow(after, until, patience);
+    if (after < until) yield* this.#follow(after, until, retrying);
   }
 
-  async #lastSeq(patience: PatienceOptions): Promise<number> {
-    const read = () => this.#transport.graphql(READ_LOG_END, this.#key, patience);
-    return demandJob((await persist(read, patience)).job).log?.lastSeq ?? 0;
+  async #lastSeq(retrying: RetryOptions): Promise<number> {
+    const read = () => this.#transport.graphql(READ_LOG_END, this.#key, retrying);
+    return demandJob((await retry(read, retrying)).job).log?.lastSeq ?? 0;
   }
 
-  async *#follow(after: number, until: number, options: PatienceOptions): AsyncGenerator<LogEvent> {
+  async *#follow(after: number, until: number, options: RetryOptions): AsyncGenerator<LogEvent> {
     const path = `/${encodeURIComponent(this.namespace)}/job/${encodeURIComponent(this.name)}/logs?stream=true`;
-    const patience = new Patience(options);
+    const backoff = new Backoff(options);
     let last = after;
     for (;;) {
       try {
@@ -184,7 +184,7 @@ export class Job {
           headers: { accept: 'text/event-stream', 'last-event-id': `${last}` },
           signal: options.signal,
         });
-        patience.succeeded();
+        backoff.succeeded();
         if (response.status === 204) return;
         for await (const event of readEvents(response, this.#transport.url)) {
           const entry = parseEntry(event);
@@ -197,26 +197,26 @@ export class Job {
         // A server that stops ends its streams.
         throw new LoamError('unreachable', `${this.#transport.url} closed the connection`);
       } catch (error) {
-        await patience.afterFailure(error);
+        await backoff.afterFailure(error);
       }
     }
   }
 
   /** Waits until the job has ended. @throws LoamError */
-  async wait(options: PatienceOptions = {}): Promise<JobInfo> {
+  async wait(options: RetryOptions = {}): Promise<JobInfo> {
     const read = () => this.info(options as { signal?: AbortSignal });
-    const info = await persist(read, options);
+    const info = await retry(read, options);
     if (isFinal(info.status)) return info;
     for await (const _ of this.#follow(
       await this.#lastSeq(options),
       Number.POSITIVE_INFINITY,
       options,
     ));
-    return persist(read, options);
+    return retry(read, options);
   }
 
   /** Waits until the job has succeeded. @throws JobFailed when it has ended otherwise; LoamError */
-  async result(options: PatienceOptions = {}): Promise<JobInfo> {
+  async result(options: RetryOptions = {}): Promise<JobInfo> {
     const info = await this.wait(options);
     if (info.status !== 'SUCCEEDED') throw new JobFailed(info);
     return info;
@@ -263,17 +263,17 @@ export class Jobs {
   async create(
     command: string,
     options: JobOptions & { namespace: string },
-    patience?: PatienceOptions,
+    retrying?: RetryOptions,
   ): Promise<Job> {
     const input = createInput(command, options);
     const headers = { 'idempotency-key': crypto.randomUUID() };
     let attempts = 0;
     const create = async () => {
       attempts++;
-      return this.#transport.graphql(CREATE_JOB, { input }, { headers, signal: patience?.signal });
+      return this.#transport.graphql(CREATE_JOB, { input }, { headers, signal: retrying?.signal });
     };
     try {
-      const { createJob } = await persist(create, patience);
+      const { createJob } = await retry(create, retrying);
       return new Job(this.#transport, demandJob(createJob?.job));
     } catch (error) {
       // A server that was killed has created the job, but not stored its answer for the repeated request.

@@ -25,5 +25,5 @@ export type {
 } from './job-info.ts';
 export type { JobOptions } from './job-input.ts';
 export { Job, JobFailed, Jobs, type LogOptions } from './jobs.ts';
-export type { PatienceOptions } from './patience.ts';
+export type { RetryOptions } from './retry.ts';
 export { verifyWebhook, WebhookError } from './webhooks.ts';

@@ -1,4 +1,4 @@
-/** Waiting for a server that restarts, or for a network that comes back. */
+/** Requests that are repeated while the server restarts or the network is away. */
 import { LoamError } from './errors.ts';
 
 const FIRST_DELAY_MS = 500;
@@ -6,7 +6,9 @@ const MAX_DELAY_MS = 5_000;
 /** A server that answers, but cannot, may have an error that stays: half a minute of attempts. */
 const MAX_INTERNAL_ERRORS = 8;
 
-export type PatienceOptions = {
+/** For calls that repeat their requests while the server restarts or the network is away, without a limit of time. */
+export type RetryOptions = {
+  /** Ends the call with the reason of the signal. */
   signal?: AbortSignal | undefined;
   /** Called before each wait. */
   onRetry?: ((error: LoamError) => void) | undefined;
@@ -15,13 +17,13 @@ export type PatienceOptions = {
 };
 
 /** Counts the failures in a row, and waits longer after each: 0.5 s, doubling to 5 s, or as long as the server says. */
-export class Patience {
-  readonly #options: PatienceOptions;
+export class Backoff {
+  readonly #options: RetryOptions;
   #delay = FIRST_DELAY_MS;
   #failed = false;
   #internalErrors = 0;
 
-  constructor(options: PatienceOptions = {}) {
+  constructor(options: RetryOptions = {}) {
     this.#options = options;
   }
 
@@ -47,15 +49,15 @@ export class Patience {
 }
 
 /** Repeats an action, which must be safe to repeat, while its failure is temporary. */
-export async function persist<T>(act: () => Promise<T>, options?: PatienceOptions): Promise<T> {
-  const patience = new Patience(options);
+export async function retry<T>(act: () => Promise<T>, options?: RetryOptions): Promise<T> {
+  const backoff = new Backoff(options);
   for (;;) {
     try {
       const result = await act();
-      patience.succeeded();
+      backoff.succeeded();
       return result;
     } catch (error) {
-      await patience.afterFailure(error);
+      await backoff.afterFailure(error);
     }
   }
 }
