@@ -1,17 +1,9 @@
 /** Repositories as arguments: `namespace/name`, or `name` alone in the namespace of the caller. */
-import type { VariablesOf } from 'gql.tada';
 import { UsageError } from './exit.ts';
-import { demand } from './pages.ts';
 import type { Client } from './sdk/client.ts';
-import { graphql } from './sdk/graphql.ts';
+import type { Repository } from './sdk/repositories.ts';
 
-const FIND = graphql(`
-  query FindRepositoryId($namespace: String!, $name: String!) {
-    repository(namespace: $namespace, name: $name) { id fullName sshUrl }
-  }
-`);
-
-export type RepositoryName = VariablesOf<typeof FIND>;
+export type RepositoryName = { namespace: string; name: string };
 
 /** @throws UsageError */
 export async function resolveName(client: Client, text: string): Promise<RepositoryName> {
@@ -23,9 +15,13 @@ export async function resolveName(client: Client, text: string): Promise<Reposit
     : { namespace: first, name: second };
 }
 
+/** @returns `namespace/name` @throws UsageError */
+export async function resolveFullName(client: Client, text: string): Promise<string> {
+  const { namespace, name } = await resolveName(client, text);
+  return `${namespace}/${name}`;
+}
+
 /** @throws UsageError; LoamError `not_found` */
-export async function findRepository(client: Client, text: string) {
-  const name = await resolveName(client, text);
-  const { repository } = await client.transport.graphql(FIND, name);
-  return demand(repository, `Repository ${name.namespace}/${name.name}`);
+export async function findRepository(client: Client, text: string): Promise<Repository> {
+  return client.repositories.get(await resolveFullName(client, text));
 }

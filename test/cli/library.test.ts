@@ -2,7 +2,8 @@
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { Webhook } from 'standardwebhooks';
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { afterAll, afterEach, beforeAll, expect, test, vi } from 'vitest';
+import { toArray } from '../../src/cli/command.ts';
 import { Client, JobFailed, LoamError, verifyWebhook } from '../../src/cli/sdk/loam.ts';
 import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
@@ -15,14 +16,16 @@ const LIBRARY = join(ROOT, 'dist/sdk/loam.js');
 let app: TestApp;
 let ada: HttpClient;
 let client: Client;
-const runner = fakeRunner({ images: true });
+const runner = fakeRunner({ images: true, gpus: { 'A100-80GB': 1 } });
 
 beforeAll(async () => {
   app = await startApp({ overrides: { runner } });
   ada = await app.user('ada');
   client = new Client({ url: app.base, token: ada.token });
+  await client.repositories.create('model');
 });
 afterAll(() => app[Symbol.asyncDispose]());
+afterEach(() => vi.unstubAllEnvs());
 
 test('a job from its creation to its result', async () => {
   const job = await client.run('echo one;echo two', { image: 'busybox', labels: { kind: 'sdk' } });
@@ -59,6 +62,121 @@ test('a job that fails, one that is cancelled, and a request that is refused are
   await expect(stranger.username()).rejects.toMatchObject({ status: 401 });
   expect(() => new Client({ url: 'ftp://host' })).toThrow(LoamError);
   expect(() => new Client({ url: 'https://user:secret@host' })).toThrow(LoamError);
+});
+
+test('repositories are created, listed, changed and deleted', async () => {
+  await app.admin.gql(
+    'mutation { createOrganization(input: {name: "acme"}) { namespace { name } } }',
+  );
+  const { repositories } = new Client({ url: app.base, token: app.admin.token });
+  const created = await repositories.create('paper', {
+    description: 'text',
+    visibility: 'PUBLIC',
+    defaultBranch: 'trunk',
+  });
+  expect(created).toMatchObject({
+    fullName: 'admin/paper',
+    description: 'text',
+    defaultBranch: 'trunk',
+    cloneUrl: `${app.base}/admin/paper.git`,
+  });
+  expect(await repositories.rename('admin/paper', 'book')).toMatchObject({ name: 'book' });
+  expect(await repositories.setVisibility('admin/book', 'PRIVATE')).toMatchObject({
+    visibility: 'PRIVATE',
+  });
+  expect(await repositories.transfer('admin/book', 'acme')).toMatchObject({ namespace: 'acme' });
+  const book = await repositories.get('acme/book');
+  expect([book.id, book.fullName]).toEqual([created.id, 'acme/book']);
+  expect(await toArray(repositories.list({ namespace: 'acme' }))).toEqual([book]);
+  expect(await toArray(repositories.list())).toEqual([book]);
+  expect(await toArray(repositories.list({ visibility: 'PUBLIC' }))).toEqual([]);
+
+  const refused = { code: 'invalid_request', field: 'repository' };
+  await expect(repositories.get('book')).rejects.toMatchObject(refused);
+  const taken = repositories.create('book', { namespace: 'acme' });
+  await expect(taken).rejects.toMatchObject({ code: 'already_exists', status: 409 });
+  const hidden = client.repositories.get('acme/book');
+  await expect(hidden).rejects.toMatchObject({ code: 'not_found', status: 404 });
+  await repositories.delete('acme/book');
+  expect(await toArray(repositories.list({ namespace: 'acme' }))).toEqual([]);
+});
+
+test('webhooks are created, listed, tested, changed and deleted', async () => {
+  const { webhooks } = client;
+  const created = await webhooks.create('chat', 'https://hooks.example/loam', {
+    eventTypes: ['JOB_FAILED'],
+    namespaces: ['ada'],
+    secret: 'a secret',
+  });
+  expect(created).toMatchObject({ name: 'chat', active: true, hasSecret: true });
+  const { id } = created;
+  expect(await webhooks.get(id)).toEqual(created);
+  const ping = await webhooks.test(id);
+  const again = await webhooks.redeliver(id, ping.id);
+  expect([ping.eventType, again.eventId]).toEqual(['PING', ping.eventId]);
+  const ids = (await toArray(webhooks.deliveries(id))).map((delivery) => delivery.id);
+  expect(ids).toEqual([again.id, ping.id]);
+  expect(await toArray(webhooks.deliveries(id, { status: 'SUCCEEDED' }))).toEqual([]);
+  const changes = { name: 'off', secret: null, active: false };
+  const changed = await webhooks.update(id, changes);
+  expect(changed).toMatchObject({ name: 'off', hasSecret: false, eventTypes: ['JOB_FAILED'] });
+  await expect(webhooks.test(id)).rejects.toMatchObject({ code: 'conflict', status: 409 });
+  expect(await toArray(webhooks.list())).toEqual([changed]);
+  expect(await toArray(webhooks.list({ namespace: 'ada' }))).toEqual([changed]);
+  await webhooks.delete(id);
+  expect(await toArray(webhooks.list())).toEqual([]);
+});
+
+test('other requests: who the caller is, REST and GraphQL', async () => {
+  const identity = { username: 'ada', email: 'ada@example.com', namespace: 'ada' };
+  expect(await client.whoami()).toMatchObject(identity);
+  const page = await client.request('GET', '/ada/jobs', { query: { page: 99, status: undefined } });
+  expect(page).toMatchObject({ data: [], pagination: { page: 99 } });
+  const read = 'query ($name: String!) { namespace(name: $name) { name } }';
+  expect(await client.graphql(read, { name: 'ADA' })).toEqual({ namespace: { name: 'ada' } });
+  await expect(client.graphql('{ nothing }')).rejects.toMatchObject({ status: 400 });
+
+  // Without a token, an empty list would hide the reason.
+  const anonymous = new Client({ url: app.base });
+  for (const list of [anonymous.jobs, anonymous.repositories, anonymous.webhooks])
+    await expect(toArray<unknown>(list.list())).rejects.toMatchObject({ status: 401 });
+  const missing = toArray(client.jobs.list({ namespace: 'nobody' }));
+  await expect(missing).rejects.toMatchObject({ code: 'not_found' });
+});
+
+test('the token of the environment is sent to the server of the environment only', async () => {
+  await using user = await LoamUser.open();
+  vi.stubEnv('XDG_CONFIG_HOME', user.home);
+  vi.stubEnv('LOAM_URL', app.base);
+  vi.stubEnv('LOAM_TOKEN', ada.token);
+  expect(await (await Client.fromLogin()).username()).toBe('ada');
+  const elsewhere = Client.fromLogin({ url: 'https://elsewhere.example' });
+  await expect(elsewhere).rejects.toMatchObject({ code: 'authentication_failed' });
+  vi.stubEnv('LOAM_URL', '');
+  await expect(Client.fromLogin()).rejects.toMatchObject({ code: 'invalid_request', field: 'url' });
+  await user.write('loam/credentials.json', '{');
+  await expect(Client.fromLogin()).rejects.toThrow(/is damaged/);
+});
+
+test('a list asks for a page when it is reached, and for no more than its limit', async () => {
+  const asked: unknown[] = [];
+  const endless = new Client({
+    url: app.base,
+    async fetch(_, init) {
+      const { first, after } = JSON.parse(`${init?.body}`).variables;
+      asked.push([first, after]);
+      const nodes = Array(first).fill({ name: 'job' });
+      const pageInfo = { hasNextPage: true, endCursor: `after ${asked.length}` };
+      return Response.json({ data: { viewer: { jobs: { nodes, pageInfo } } } });
+    },
+  });
+  for await (const _ of endless.jobs.list()) break;
+  expect(asked).toEqual([[100, null]]);
+  expect(await toArray(endless.jobs.list({}, { limit: 130 }))).toHaveLength(130);
+  expect(asked.slice(1)).toEqual([
+    [100, null],
+    [30, 'after 2'],
+  ]);
 });
 
 test('a job is created once, although the answer was lost', async () => {
@@ -147,6 +265,9 @@ test('the built library runs without dependencies, and its types pass a strict c
      const job = await client.run('true', { repo: 'ada/model', gpu: 'A100-80GB:2' });
      const info: JobInfo = await job.result();
      export const code: number | null = info.exitCode;
+     await client.repositories.create('model', { visibility: 'PUBLIC' });
+     const { viewer } = await client.graphql<{ viewer: { username: string } }>('{ viewer { username } }');
+     export const name: string = viewer.username;
      // @ts-expect-error there is no such option
      await client.run('true', { repository: 'ada/model' });`,
   );

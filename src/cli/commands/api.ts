@@ -3,7 +3,7 @@ import type { Program } from '../command.ts';
 import { connect } from '../connection.ts';
 import { UsageError } from '../exit.ts';
 import { collectPairs } from '../options.ts';
-import type { Transport } from '../sdk/transport.ts';
+import type { Client } from '../sdk/client.ts';
 import { isTerminal, print, printJson, readStdin } from '../terminal.ts';
 
 type Fields = Record<string, unknown>;
@@ -25,8 +25,8 @@ export function addApiCommand(program: Program): void {
       const fields: Fields = { ...options.field, ...options.jsonField };
       const pages =
         options.query !== undefined
-          ? queryPages(client.transport, await textOf(options.query), fields)
-          : restPages(client.transport, { path: path ?? '', method: options.method, fields });
+          ? queryPages(client, await textOf(options.query), fields)
+          : restPages(client, { path: path ?? '', method: options.method, fields });
       for await (const page of pages) {
         if (page !== undefined) show(page);
         if (!options.paginate) return;
@@ -54,11 +54,11 @@ function show(page: unknown): void {
   else print(JSON.stringify(page));
 }
 
-async function* queryPages(transport: Transport, query: string, fields: Fields) {
+async function* queryPages(client: Client, query: string, fields: Fields) {
   let endCursor: unknown = null;
   const isPaged = /\$endCursor\b/.test(query);
   do {
-    const page = await transport.query(query, { ...(isPaged && { endCursor }), ...fields });
+    const page = await client.graphql(query, { ...(isPaged && { endCursor }), ...fields });
     yield page;
     const info = findPageInfo(page);
     endCursor = isPaged && info?.hasNextPage === true ? info.endCursor : null;
@@ -79,18 +79,18 @@ function findPageInfo(value: unknown): PageInfo | null {
 
 type RestRequest = { path: string; method?: string | undefined; fields: Fields };
 
-async function* restPages(transport: Transport, { path, method, fields }: RestRequest) {
+async function* restPages(client: Client, { path, method, fields }: RestRequest) {
   const hasFields = Object.keys(fields).length > 0;
   const verb = method?.toUpperCase() ?? (hasFields ? 'POST' : 'GET');
   if (verb !== 'GET') {
-    yield await transport.json(path, { method: verb, ...(hasFields && { json: fields }) });
+    yield await client.request(verb, path, hasFields ? { body: fields } : {});
     return;
   }
-  const url = new URL(path, transport.url);
+  const url = new URL(path, client.url);
   for (const [name, value] of Object.entries(fields)) url.searchParams.set(name, String(value));
   for (;;) {
-    if (url.origin !== transport.url) throw new UsageError(`${path} is not a path of the server`);
-    const page = await transport.json(`${url.pathname}${url.search}`);
+    if (url.origin !== client.url) throw new UsageError(`${path} is not a path of the server`);
+    const page = await client.request('GET', `${url.pathname}${url.search}`);
     yield page;
     const { pagination } = (page ?? {}) as {
       pagination?: { page?: unknown; total_pages?: unknown };

@@ -1,13 +1,13 @@
 /** `loam tokens …`, `loam keys …` and `loam ssh-keys …`: credentials of the caller */
 import { readFile } from 'node:fs/promises';
 import type { VariablesOf } from 'gql.tada';
-import type { Program } from '../command.ts';
+import { type Program, toArray } from '../command.ts';
 import { connect } from '../connection.ts';
 import { UsageError } from '../exit.ts';
 import { collect, parseCount, parseName, scopeName } from '../options.ts';
-import { demand, readPages } from '../pages.ts';
 import { findRepository } from '../repositories.ts';
 import { graphql } from '../sdk/graphql.ts';
+import { demand, readPages } from '../sdk/pages.ts';
 import {
   ago,
   duration,
@@ -111,9 +111,11 @@ function addTokenCommands(program: Program): void {
     .option('--json', 'print JSON')
     .action(async (options) => {
       const { client } = await connect(program.opts());
-      const found = await readPages(
-        async (range) => (await client.transport.graphql(LIST_TOKENS, range)).viewer?.accessTokens,
-        { what: 'Tokens' },
+      const found = await toArray(
+        readPages(
+          async (range) => (await client.graphql(LIST_TOKENS, range)).viewer?.accessTokens,
+          { what: 'Tokens' },
+        ),
       );
       if (options.json) return printJson(found);
       printTable(
@@ -149,7 +151,7 @@ function addTokenCommands(program: Program): void {
         ...(namespace && { namespaces: [...namespace] }),
         ...(repo && { repositories }),
       };
-      const { createAccessToken } = await client.transport.graphql(CREATE_TOKEN, { input });
+      const { createAccessToken } = await client.graphql(CREATE_TOKEN, { input });
       const { token, accessToken } = demand(createAccessToken, 'Token');
       if (json) return printJson({ ...accessToken, token });
       note(`The token ${accessToken.name} is shown only now. For git, it is the password.`);
@@ -162,7 +164,7 @@ function addTokenCommands(program: Program): void {
     .argument('<name>', 'the name of the token')
     .action(async (name) => {
       const { client } = await connect(program.opts());
-      await client.transport.graphql(DELETE_TOKEN, { name });
+      await client.graphql(DELETE_TOKEN, { name });
       note(`Deleted the token ${name}.`);
     });
 }
@@ -180,9 +182,10 @@ function addKeyCommands(program: Program): void {
     .option('--json', 'print JSON')
     .action(async (options) => {
       const { client } = await connect(program.opts());
-      const found = await readPages(
-        async (range) => (await client.transport.graphql(LIST_KEYS, range)).viewer?.apiKeys,
-        { what: 'Keys' },
+      const found = await toArray(
+        readPages(async (range) => (await client.graphql(LIST_KEYS, range)).viewer?.apiKeys, {
+          what: 'Keys',
+        }),
       );
       if (options.json) return printJson(found);
       printTable(
@@ -214,7 +217,7 @@ function addKeyCommands(program: Program): void {
         ...(scope && { scopes: [...scope] }),
         ...(namespace !== undefined && { namespace }),
       };
-      const { createApiKey } = await client.transport.graphql(CREATE_KEY, { input });
+      const { createApiKey } = await client.graphql(CREATE_KEY, { input });
       const { key, apiKey } = demand(createApiKey, 'Key');
       if (json) return printJson({ ...apiKey, key });
       note(`The key ${apiKey.name} is shown only now. Programs send "Authorization: API-Key …".`);
@@ -227,7 +230,7 @@ function addKeyCommands(program: Program): void {
     .argument('<name>', 'the name of the key: the part before the "$"')
     .action(async (name) => {
       const { client } = await connect(program.opts());
-      await client.transport.graphql(DELETE_KEY, { name });
+      await client.graphql(DELETE_KEY, { name });
       note(`Deleted the key ${name}.`);
     });
 }
@@ -241,9 +244,10 @@ function addSshKeyCommands(program: Program): void {
     .option('--json', 'print JSON')
     .action(async (options) => {
       const { client } = await connect(program.opts());
-      const found = await readPages(
-        async (range) => (await client.transport.graphql(LIST_SSH_KEYS, range)).viewer?.sshKeys,
-        { what: 'Keys' },
+      const found = await toArray(
+        readPages(async (range) => (await client.graphql(LIST_SSH_KEYS, range)).viewer?.sshKeys, {
+          what: 'Keys',
+        }),
       );
       if (options.json) return printJson(found);
       printTable(
@@ -267,7 +271,7 @@ function addSshKeyCommands(program: Program): void {
       const key = await readPublicKey(file);
       const { client } = await connect(program.opts());
       const variables = { key, title: options.title ?? '' };
-      const { addSshKey } = await client.transport.graphql(ADD_SSH_KEY, variables);
+      const { addSshKey } = await client.graphql(ADD_SSH_KEY, variables);
       const { sshKey } = demand(addSshKey, 'Key');
       if (options.json) return printJson(sshKey);
       note(`Added the key ${sshKey.title} (${sshKey.fingerprint}).`);
@@ -280,7 +284,7 @@ function addSshKeyCommands(program: Program): void {
     .argument('<id>', 'the id of the key, as "loam ssh-keys list" shows it')
     .action(async (id) => {
       const { client } = await connect(program.opts());
-      await client.transport.graphql(DELETE_SSH_KEY, { id });
+      await client.graphql(DELETE_SSH_KEY, { id });
       note(`Deleted the SSH key ${id}.`);
     });
 }

@@ -2,11 +2,11 @@
 import { Argument } from '@commander-js/extra-typings';
 import type { Program } from '../command.ts';
 import { connect } from '../connection.ts';
-import { demand } from '../pages.ts';
 import { resolveName } from '../repositories.ts';
 import type { Client } from '../sdk/client.ts';
 import { LoamError } from '../sdk/errors.ts';
 import { graphql } from '../sdk/graphql.ts';
+import { demand } from '../sdk/pages.ts';
 import { chunksOf, readText, unreachable } from '../sdk/transport.ts';
 import { isTerminal, print, printJson, printTable, safeLine, size } from '../terminal.ts';
 
@@ -43,7 +43,7 @@ export function addFileCommands(program: Program): void {
     .action(async (text, path = '', options) => {
       const { client } = await connect(program.opts());
       const at = await resolveFile(client, text, path);
-      const { repository } = await client.transport.graphql(LIST, at);
+      const { repository } = await client.graphql(LIST, at);
       const { tree } = demand(repository, `Repository ${at.namespace}/${at.name}`);
       const { entries } = demand(tree, path === '' ? 'Commit' : `Folder ${path}`);
       if (options.json) return printJson(entries);
@@ -65,7 +65,7 @@ export function addFileCommands(program: Program): void {
     .action(async (text, path) => {
       const { client } = await connect(program.opts());
       const at = await resolveFile(client, text, path);
-      const { repository } = await client.transport.graphql(FIND_FILE, at);
+      const { repository } = await client.graphql(FIND_FILE, at);
       const { file } = demand(repository, `Repository ${at.namespace}/${at.name}`);
       const { rawUrl, encoding, sizeBytes } = demand(file, `File ${path}`);
       const response = await client.transport.download(rawUrl);

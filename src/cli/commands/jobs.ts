@@ -116,8 +116,8 @@ function addLists(program: Program): void {
     });
 }
 
-async function readAttempts({ transport }: Client, { namespace, name }: Job) {
-  const { job } = await transport.graphql(READ_ATTEMPTS, { namespace, name });
+async function readAttempts(client: Client, { namespace, name }: Job) {
+  const { job } = await client.graphql(READ_ATTEMPTS, { namespace, name });
   return job?.attempts.nodes ?? [];
 }
 

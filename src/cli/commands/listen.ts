@@ -4,10 +4,10 @@ import type { Program } from '../command.ts';
 import { type Connection, connect } from '../connection.ts';
 import { EXIT, UsageError } from '../exit.ts';
 import { collect, eventName, parseName } from '../options.ts';
-import { demand } from '../pages.ts';
 import type { Client } from '../sdk/client.ts';
 import type { EventType, LoamEvent } from '../sdk/events.ts';
 import { graphql } from '../sdk/graphql.ts';
+import { demandViewer } from '../sdk/pages.ts';
 import { isTerminal, note, paint, print, printJson, safeText } from '../terminal.ts';
 import {
   checkSecret,
@@ -166,7 +166,7 @@ function lineOf(
 
 /** The own namespace and the organizations of the caller. */
 async function readNamespaces(client: Client): Promise<string[]> {
-  const viewer = demand((await client.transport.graphql(READ_NAMESPACES, {})).viewer, 'User');
+  const viewer = demandViewer(await client.graphql(READ_NAMESPACES));
   const { nodes = [] } = viewer.organizations ?? {};
   const names = [viewer.namespace.name, ...nodes.map(({ name }) => name)];
   if (names.length > MAX_NAMESPACES)

@@ -1,11 +1,11 @@
 /** `loam members …` and `loam orgs …` */
 import { Argument, Option } from '@commander-js/extra-typings';
-import type { Program } from '../command.ts';
+import { type Program, toArray } from '../command.ts';
 import { confirmDeletion } from '../confirm.ts';
 import { connect } from '../connection.ts';
-import { demand, readPages } from '../pages.ts';
 import type { Client } from '../sdk/client.ts';
 import { graphql } from '../sdk/graphql.ts';
+import { demand, readPages } from '../sdk/pages.ts';
 import { ago, note, printJson, printTable } from '../terminal.ts';
 
 const LIST_MEMBERS = graphql(`
@@ -56,10 +56,11 @@ export function addOrganizationCommands(program: Program): void {
     .option('--json', 'print JSON')
     .action(async (options) => {
       const { client } = await connect(program.opts());
-      const found = await readPages(
-        async (range) =>
-          (await client.transport.graphql(LIST_ORGANIZATIONS, range)).viewer?.organizations,
-        { what: 'Organizations' },
+      const found = await toArray(
+        readPages(
+          async (range) => (await client.graphql(LIST_ORGANIZATIONS, range)).viewer?.organizations,
+          { what: 'Organizations' },
+        ),
       );
       if (options.json) return printJson(found);
       printTable(
@@ -84,7 +85,7 @@ export function addOrganizationCommands(program: Program): void {
     .action(async (name, { plan, json }) => {
       const { client } = await connect(program.opts());
       const input = { name, plan: plan.toUpperCase() as Upper<typeof PLANS> };
-      const { createOrganization } = await client.transport.graphql(CREATE_ORGANIZATION, { input });
+      const { createOrganization } = await client.graphql(CREATE_ORGANIZATION, { input });
       const { namespace } = demand(createOrganization, 'Organization');
       if (json) return printJson(namespace);
       note(`Created the organization ${namespace.name}. You are its admin.`);
@@ -98,7 +99,7 @@ export function addOrganizationCommands(program: Program): void {
     .action(async (name, options) => {
       const { client } = await connect(program.opts());
       await confirmDeletion(name, 'The organization is deleted for good.', options);
-      await client.transport.graphql(DELETE_ORGANIZATION, { name });
+      await client.graphql(DELETE_ORGANIZATION, { name });
       note(`Deleted the organization ${name}.`);
     });
 
@@ -125,11 +126,12 @@ function addMemberCommands(program: Program): void {
     .action(async (given, options) => {
       const { client } = await connect(program.opts());
       const namespace = given ?? (await client.username());
-      const found = await readPages(
-        async (range) =>
-          (await client.transport.graphql(LIST_MEMBERS, { namespace, ...range })).namespace
-            ?.members,
-        { what: `Namespace ${namespace}` },
+      const found = await toArray(
+        readPages(
+          async (range) =>
+            (await client.graphql(LIST_MEMBERS, { namespace, ...range })).namespace?.members,
+          { what: `Namespace ${namespace}` },
+        ),
       );
       if (options.json) return printJson(found);
       printTable(
@@ -156,7 +158,7 @@ function addMemberCommands(program: Program): void {
     .action(async (namespace, username, name) => {
       const { client } = await connect(program.opts());
       const role = name.toUpperCase() as Upper<typeof ROLES>;
-      await client.transport.graphql(SET_MEMBER, { input: { namespace, username, role } });
+      await client.graphql(SET_MEMBER, { input: { namespace, username, role } });
       note(`${username} has the role ${name} in ${namespace}.`);
     });
 
@@ -177,6 +179,6 @@ async function removeMember(
   client: Client,
   input: { namespace: string; username: string },
 ): Promise<void> {
-  const { removeMember: removed } = await client.transport.graphql(REMOVE_MEMBER, { input });
+  const { removeMember: removed } = await client.graphql(REMOVE_MEMBER, { input });
   demand(removed?.id, `Member ${input.username} of ${input.namespace}`);
 }

@@ -2,76 +2,18 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { Argument, Option } from '@commander-js/extra-typings';
-import type { ResultOf, VariablesOf } from 'gql.tada';
-import type { Program } from '../command.ts';
+import { type Program, toArray } from '../command.ts';
 import { confirmDeletion } from '../confirm.ts';
 import { type Connection, connect } from '../connection.ts';
 import { UsageError } from '../exit.ts';
 import { GitError, gitHelper } from '../git.ts';
 import { parseCount } from '../options.ts';
-import { demand, readPages } from '../pages.ts';
-import { findRepository, resolveName } from '../repositories.ts';
-import type { Client } from '../sdk/client.ts';
-import { graphql } from '../sdk/graphql.ts';
+import { findRepository, resolveFullName, resolveName } from '../repositories.ts';
+import { enumOf } from '../sdk/job-input.ts';
+import type { Visibility } from '../sdk/repositories.ts';
 import { ago, note, print, printJson, printTable, safeText, size } from '../terminal.ts';
 
-const REPOSITORY_FIELDS = graphql(`
-  fragment RepositoryFields on Repository {
-    id fullName description visibility defaultBranch language sizeBytes cloneUrl sshUrl createdAt updatedAt pushedAt
-  }
-`);
-const CREATE = graphql(
-  `mutation CreateRepository($input: CreateRepositoryInput!) {
-    createRepository(input: $input) { repository { ...RepositoryFields } }
-  }`,
-  [REPOSITORY_FIELDS],
-);
-const LIST_MINE = graphql(
-  `query ListMyRepositories($first: Int!, $after: String, $visibility: Visibility) {
-    viewer {
-      repositories(first: $first, after: $after, visibility: $visibility) {
-        nodes { ...RepositoryFields } pageInfo { hasNextPage endCursor }
-      }
-    }
-  }`,
-  [REPOSITORY_FIELDS],
-);
-const LIST_OF_NAMESPACE = graphql(
-  `query ListRepositories($namespace: String!, $first: Int!, $after: String, $visibility: Visibility) {
-    namespace(name: $namespace) {
-      repositories(first: $first, after: $after, visibility: $visibility) {
-        nodes { ...RepositoryFields } pageInfo { hasNextPage endCursor }
-      }
-    }
-  }`,
-  [REPOSITORY_FIELDS],
-);
-const RENAME = graphql(`
-  mutation RenameRepository($input: RenameRepositoryInput!) {
-    renameRepository(input: $input) { repository { fullName } }
-  }
-`);
-const TRANSFER = graphql(`
-  mutation TransferRepository($input: TransferRepositoryInput!) {
-    transferRepository(input: $input) { repository { fullName } }
-  }
-`);
-const CHANGE_VISIBILITY = graphql(`
-  mutation ChangeRepositoryVisibility($input: ChangeRepositoryVisibilityInput!) {
-    changeRepositoryVisibility(input: $input) { repository { fullName } }
-  }
-`);
-const DELETE = graphql(`
-  mutation DeleteRepository($input: DeleteRepositoryInput!) {
-    deleteRepository(input: $input) { id }
-  }
-`);
-
-type Repository = ResultOf<typeof REPOSITORY_FIELDS>;
-type Visibility = VariablesOf<typeof CHANGE_VISIBILITY>['input']['visibility'];
-
 const VISIBILITIES = ['private', 'internal', 'public'] as const;
-const toVisibility = (name: (typeof VISIBILITIES)[number]) => name.toUpperCase() as Visibility;
 
 const REPOSITORY = 'the repository, as namespace/name, or name in your own namespace';
 
@@ -94,17 +36,15 @@ export function addRepositoryCommands(program: Program): void {
       if (options.gitignore !== undefined && !options.init)
         throw new UsageError('--gitignore adds a file to the first commit: give --init, too');
       const { client, server } = await connect(program.opts());
-      const input = {
-        ...(await resolveName(client, text)),
-        visibility: toVisibility(options.visibility as (typeof VISIBILITIES)[number]),
-        description: options.description ?? '',
+      const { namespace, name } = await resolveName(client, text);
+      const repository = await client.repositories.create(name, {
+        namespace,
+        visibility: enumOf<Visibility>(options.visibility),
+        description: options.description,
         defaultBranch: options.defaultBranch,
         autoInit: options.init === true,
-        contentAddressed: true,
-        ...(options.gitignore !== undefined && { gitignoreTemplate: options.gitignore }),
-      };
-      const { createRepository } = await client.transport.graphql(CREATE, { input });
-      const { repository } = demand(createRepository, 'Repository');
+        gitignoreTemplate: options.gitignore,
+      });
       if (options.json) return printJson(repository);
       print(`${server}/${safeText(repository.fullName)}`);
       if (!options.init) explainPush(`${server}/${repository.fullName}.git`, options.defaultBranch);
@@ -121,8 +61,8 @@ export function addRepositoryCommands(program: Program): void {
     .option('--json', 'print JSON')
     .action(async (namespace, { limit, json, visibility }) => {
       const { client } = await connect(program.opts());
-      const filter = visibility ? { visibility: toVisibility(visibility) } : {};
-      const repositories = await listRepositories(client, namespace, filter, limit);
+      const filter = { namespace, visibility: visibility && enumOf<Visibility>(visibility) };
+      const repositories = await toArray(client.repositories.list(filter, { limit }));
       if (json) return printJson(repositories);
       printTable(
         ['NAME', 'VISIBILITY', 'SIZE', 'PUSHED', 'DESCRIPTION'],
@@ -164,9 +104,8 @@ export function addRepositoryCommands(program: Program): void {
     .argument('<new-name>', 'the new name, without a namespace')
     .action(async (text, name) => {
       const { client } = await connect(program.opts());
-      const { id } = await findRepository(client, text);
-      const { renameRepository } = await client.transport.graphql(RENAME, { input: { id, name } });
-      print(safeText(demand(renameRepository, 'Repository').repository.fullName));
+      const repository = await resolveFullName(client, text);
+      print(safeText((await client.repositories.rename(repository, name)).fullName));
     });
 
   repo
@@ -176,11 +115,8 @@ export function addRepositoryCommands(program: Program): void {
     .argument('<namespace>', 'the new owner')
     .action(async (text, newNamespace) => {
       const { client } = await connect(program.opts());
-      const { id } = await findRepository(client, text);
-      const { transferRepository } = await client.transport.graphql(TRANSFER, {
-        input: { id, newNamespace },
-      });
-      print(safeText(demand(transferRepository, 'Repository').repository.fullName));
+      const repository = await resolveFullName(client, text);
+      print(safeText((await client.repositories.transfer(repository, newNamespace)).fullName));
     });
 
   repo
@@ -194,10 +130,11 @@ export function addRepositoryCommands(program: Program): void {
     )
     .action(async (text, who) => {
       const { client } = await connect(program.opts());
-      const { id, fullName } = await findRepository(client, text);
-      await client.transport.graphql(CHANGE_VISIBILITY, {
-        input: { id, visibility: toVisibility(who) },
-      });
+      const repository = await resolveFullName(client, text);
+      const { fullName } = await client.repositories.setVisibility(
+        repository,
+        enumOf<Visibility>(who),
+      );
       note(`${fullName} is ${who} now.`);
     });
 
@@ -208,13 +145,13 @@ export function addRepositoryCommands(program: Program): void {
     .option('--yes', 'do not ask for the name')
     .action(async (text, options) => {
       const { client } = await connect(program.opts());
-      const { id, fullName } = await findRepository(client, text);
+      const { fullName } = await findRepository(client, text);
       await confirmDeletion(
         fullName,
         'The repository and its files are deleted for good.',
         options,
       );
-      await client.transport.graphql(DELETE, { input: { id } });
+      await client.repositories.delete(fullName);
       note(`Deleted ${fullName}.`);
     });
 }
@@ -223,27 +160,6 @@ function explainPush(url: string, branch: string): void {
   note(`The repository is empty. To push an existing one:
   git remote add origin ${url}
   git push -u origin ${branch}`);
-}
-
-function listRepositories(
-  client: Client,
-  namespace: string | undefined,
-  filter: { visibility?: Visibility },
-  limit: number,
-): Promise<Repository[]> {
-  const { transport } = client;
-  if (namespace === undefined)
-    return readPages(
-      async (range) =>
-        (await transport.graphql(LIST_MINE, { ...range, ...filter })).viewer?.repositories,
-      { limit, what: 'Repositories' },
-    );
-  return readPages(
-    async (range) =>
-      (await transport.graphql(LIST_OF_NAMESPACE, { namespace, ...range, ...filter })).namespace
-        ?.repositories,
-    { limit, what: `Namespace ${namespace}` },
-  );
 }
 
 /** Runs `git clone` on the terminal of the user. @returns its exit code */

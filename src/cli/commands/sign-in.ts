@@ -40,7 +40,7 @@ export function addSignInCommands(program: Program): void {
         options.token === undefined
           ? await askInBrowser(await openClient(server), options)
           : await readToken(options.token);
-      const { username } = await identify(await openClient(server, token));
+      const { username } = await (await openClient(server, token)).whoami();
       writeCredentials({
         default: server,
         servers: { ...credentials.servers, [server]: { username, token } },
@@ -72,7 +72,8 @@ export function addSignInCommands(program: Program): void {
     .option('--json', 'print JSON')
     .action(async (options) => {
       const { client, server } = await connect(program.opts());
-      const identity = { server, ...(await identify(client)) };
+      const { username, email, namespace } = await client.whoami();
+      const identity = { server, username, email, namespace };
       if (options.json) return printJson(identity);
       printFields(Object.entries(identity));
     });
@@ -113,16 +114,6 @@ async function readToken(file: string): Promise<string> {
   const token = (await readStdin()).trim();
   if (!/^[\x21-\x7e]+$/.test(token)) throw new UsageError('stdin has no token');
   return token;
-}
-
-type Identity = { username: string; email: string; namespace: string };
-
-async function identify(client: Client): Promise<Identity> {
-  const answer = (await client.transport.json('/auth/v1/whoami')) as Partial<Identity> | undefined;
-  const { username, email, namespace } = answer ?? {};
-  if (typeof username !== 'string')
-    throw new LoamError('bad_answer', `${client.url} does not answer like a Loam server.`);
-  return { username, email: String(email), namespace: String(namespace) };
 }
 
 type DeviceCode = {

@@ -43,8 +43,8 @@ export function addTopCommand(program: Program): void {
     });
 }
 
-async function readRunning({ transport }: Client) {
-  const { viewer } = await transport.graphql(READ_RUNNING, { first: 100 });
+async function readRunning(client: Client) {
+  const { viewer } = await client.graphql(READ_RUNNING, { first: 100 });
   return viewer?.jobs?.nodes ?? [];
 }
 

@@ -22,6 +22,6 @@ export function addVersionCommand(program: Program): void {
 
 async function readServerVersion(server: string): Promise<string> {
   const client = await openClient(server);
-  const answer = (await client.transport.json('/auth/v1/version')) as { build?: unknown };
+  const answer = (await client.request('GET', '/auth/v1/version')) as { build?: unknown };
   return String(answer?.build);
 }

@@ -1,13 +1,11 @@
 /** `loam webhooks …` */
 import { Option } from '@commander-js/extra-typings';
-import type { ResultOf, VariablesOf } from 'gql.tada';
-import type { Program } from '../command.ts';
+import { type Program, toArray } from '../command.ts';
 import { connect } from '../connection.ts';
 import { UsageError } from '../exit.ts';
 import { collect, eventName, parseCount, parseName } from '../options.ts';
-import { demand, readPages } from '../pages.ts';
-import type { Client } from '../sdk/client.ts';
-import { graphql } from '../sdk/graphql.ts';
+import { enumOf } from '../sdk/job-input.ts';
+import type { Delivery, Webhook, WebhookChanges } from '../sdk/webhooks.ts';
 import {
   ago,
   note,
@@ -20,83 +18,7 @@ import {
 } from '../terminal.ts';
 import { checkSecret, generateSecret } from '../webhook-message.ts';
 
-const WEBHOOK_FIELDS = graphql(`
-  fragment WebhookFields on Webhook {
-    id name url active namespaces eventTypes hasSecret formerSecretUntil offReason failingSince createdAt updatedAt
-  }
-`);
-const DELIVERY_FIELDS = graphql(`
-  fragment DeliveryFields on Delivery {
-    id eventId eventType status outcome responseStatus attempts nextAttemptAt createdAt completedAt
-  }
-`);
-const CREATE = graphql(
-  `mutation CreateWebhook($input: CreateWebhookInput!) {
-    createWebhook(input: $input) { webhook { ...WebhookFields } }
-  }`,
-  [WEBHOOK_FIELDS],
-);
-const UPDATE = graphql(
-  `mutation UpdateWebhook($input: UpdateWebhookInput!) {
-    updateWebhook(input: $input) { webhook { ...WebhookFields } }
-  }`,
-  [WEBHOOK_FIELDS],
-);
-const DELETE = graphql(`
-  mutation DeleteWebhook($id: ID!) { deleteWebhook(input: { id: $id }) { id } }
-`);
-const LIST_MINE = graphql(
-  `query ListMyWebhooks($first: Int!, $after: String) {
-    viewer {
-      webhooks(first: $first, after: $after) {
-        nodes { ...WebhookFields } pageInfo { hasNextPage endCursor }
-      }
-    }
-  }`,
-  [WEBHOOK_FIELDS],
-);
-const LIST_OF_NAMESPACE = graphql(
-  `query ListWebhooks($namespace: String!, $first: Int!, $after: String) {
-    namespace(name: $namespace) {
-      webhooks(first: $first, after: $after) {
-        nodes { ...WebhookFields } pageInfo { hasNextPage endCursor }
-      }
-    }
-  }`,
-  [WEBHOOK_FIELDS],
-);
-const SHOW = graphql(`query ShowWebhook($id: ID!) { webhook(id: $id) { ...WebhookFields } }`, [
-  WEBHOOK_FIELDS,
-]);
-const TEST = graphql(
-  `mutation TestWebhook($id: ID!) {
-    testWebhook(input: { id: $id }) { delivery { ...DeliveryFields } }
-  }`,
-  [DELIVERY_FIELDS],
-);
-const REDELIVER = graphql(
-  `mutation Redeliver($webhookId: ID!, $deliveryId: ID!) {
-    redeliver(input: { webhookId: $webhookId, deliveryId: $deliveryId }) { delivery { ...DeliveryFields } }
-  }`,
-  [DELIVERY_FIELDS],
-);
-const LIST_DELIVERIES = graphql(
-  `query ListDeliveries(
-    $id: ID!, $first: Int!, $after: String, $status: DeliveryStatus, $type: WebhookEventType
-  ) {
-    webhook(id: $id) {
-      deliveries(first: $first, after: $after, status: $status, type: $type) {
-        nodes { ...DeliveryFields } pageInfo { hasNextPage endCursor }
-      }
-    }
-  }`,
-  [DELIVERY_FIELDS],
-);
-
-type Webhook = ResultOf<typeof WEBHOOK_FIELDS>;
-type Delivery = ResultOf<typeof DELIVERY_FIELDS>;
 type Type = Webhook['eventTypes'][number];
-type Changes = VariablesOf<typeof UPDATE>['input'];
 
 /** The types that a webhook can be created for, and whether there are such events in this version. */
 const HAS_EVENTS: Record<Exclude<Type, 'PING'>, boolean> = {
@@ -147,15 +69,12 @@ export function addWebhookCommands(program: Program): void {
       const { client } = await connect(program.opts());
       const given = await readSecret(options.secret);
       const secret = given === undefined ? generateSecret() : given;
-      const input = {
-        url,
-        name: options.name ?? (URL.canParse(url) ? new URL(url).host : url),
-        eventTypes: [...options.events],
-        namespaces: [...(options.namespace ?? [await client.username()])],
-        secret,
-      };
-      const { createWebhook } = await client.transport.graphql(CREATE, { input });
-      const { webhook } = demand(createWebhook, 'Webhook');
+      const name = options.name ?? (URL.canParse(url) ? new URL(url).host : url);
+      const webhook = await client.webhooks.create(name, url, {
+        eventTypes: options.events,
+        namespaces: options.namespace ?? [await client.username()],
+        secret: secret ?? undefined,
+      });
       const shown = given === undefined ? secret : null;
       if (options.json) return printJson({ ...webhook, secret: shown });
       note(`Created the webhook ${webhook.id}.`);
@@ -171,7 +90,7 @@ export function addWebhookCommands(program: Program): void {
     .option('--json', 'print JSON')
     .action(async ({ namespace, json }) => {
       const { client } = await connect(program.opts());
-      const found = await listWebhooks(client, namespace);
+      const found = await toArray(client.webhooks.list({ namespace }));
       if (json) return printJson(found);
       printTable(
         ['ID', 'STATE', 'NAME', 'NAMESPACES', 'URL'],
@@ -192,7 +111,7 @@ export function addWebhookCommands(program: Program): void {
     .option('--json', 'print JSON')
     .action(async (id, options) => {
       const { client } = await connect(program.opts());
-      const webhook = demand((await client.transport.graphql(SHOW, { id })).webhook, 'Webhook');
+      const webhook = await client.webhooks.get(id);
       if (options.json) return printJson(webhook);
       printFields([
         ['id', webhook.id],
@@ -226,19 +145,17 @@ export function addWebhookCommands(program: Program): void {
       const { client } = await connect(program.opts());
       const secret = await readSecret(options.secret);
       const { url, name, events, namespace, on, off } = options;
-      const input: Changes = {
-        id,
-        ...(url !== undefined && { url }),
-        ...(name !== undefined && { name }),
-        ...(events && { eventTypes: [...events] }),
-        ...(namespace && { namespaces: [...namespace] }),
-        ...((on || off) && { active: on === true }),
-        ...(secret !== undefined && { secret }),
+      const changes: WebhookChanges = {
+        url,
+        name,
+        secret,
+        eventTypes: events,
+        namespaces: namespace,
+        active: on || off ? on === true : undefined,
       };
-      if (Object.keys(input).length === 1)
+      if (Object.values(changes).every((value) => value === undefined))
         throw new UsageError('Name what to change: see "loam webhooks update --help"');
-      const { updateWebhook } = await client.transport.graphql(UPDATE, { input });
-      const { webhook } = demand(updateWebhook, 'Webhook');
+      const webhook = await client.webhooks.update(id, changes);
       if (options.json) return printJson(webhook);
       note(`Changed the webhook ${webhook.name}.`);
     });
@@ -249,7 +166,7 @@ export function addWebhookCommands(program: Program): void {
     .argument('<id>', ID)
     .action(async (id) => {
       const { client } = await connect(program.opts());
-      await client.transport.graphql(DELETE, { id });
+      await client.webhooks.delete(id);
       note(`Deleted the webhook ${id}.`);
     });
 
@@ -260,8 +177,7 @@ export function addWebhookCommands(program: Program): void {
     .option('--json', 'print the delivery as JSON')
     .action(async (id, options) => {
       const { client } = await connect(program.opts());
-      const { testWebhook } = await client.transport.graphql(TEST, { id });
-      showNewDelivery(id, demand(testWebhook, 'Webhook').delivery, options);
+      showNewDelivery(id, await client.webhooks.test(id), options);
     });
 
   webhooks
@@ -274,16 +190,8 @@ export function addWebhookCommands(program: Program): void {
     .option('--json', 'print JSON')
     .action(async (id, { status, event, limit, json }) => {
       const { client } = await connect(program.opts());
-      const filter = {
-        status: status ? (status.toUpperCase() as Delivery['status']) : null,
-        type: event ?? null,
-      };
-      const deliveries = await readPages(
-        async (range) =>
-          (await client.transport.graphql(LIST_DELIVERIES, { id, ...range, ...filter })).webhook
-            ?.deliveries,
-        { limit, what: 'Webhook' },
-      );
+      const filter = { status: status && enumOf<Delivery['status']>(status), type: event };
+      const deliveries = await toArray(client.webhooks.deliveries(id, filter, { limit }));
       if (json) return printJson(deliveries);
       printTable(
         ['ID', 'EVENT', 'STATUS', 'OUTCOME', 'ATTEMPTS', 'CREATED'],
@@ -306,8 +214,8 @@ export function addWebhookCommands(program: Program): void {
     .option('--json', 'print the new delivery as JSON')
     .action(async (webhookId, deliveryId, options) => {
       const { client } = await connect(program.opts());
-      const { redeliver } = await client.transport.graphql(REDELIVER, { webhookId, deliveryId });
-      showNewDelivery(webhookId, demand(redeliver, 'Delivery').delivery, options);
+      const delivery = await client.webhooks.redeliver(webhookId, deliveryId);
+      showNewDelivery(webhookId, delivery, options);
     });
 }
 
@@ -324,20 +232,6 @@ function showNewDelivery(
   }
   note(`The message is on its way. See: loam webhooks deliveries ${webhookId}`);
   print(safeText(delivery.id));
-}
-
-function listWebhooks(client: Client, namespace: string | undefined): Promise<Webhook[]> {
-  const { transport } = client;
-  if (namespace === undefined)
-    return readPages(
-      async (range) => (await transport.graphql(LIST_MINE, range)).viewer?.webhooks,
-      { what: 'Webhooks' },
-    );
-  return readPages(
-    async (range) =>
-      (await transport.graphql(LIST_OF_NAMESPACE, { namespace, ...range })).namespace?.webhooks,
-    { what: `Namespace ${namespace}` },
-  );
 }
 
 function stateOf({ active, offReason, failingSince }: Webhook): string {

@@ -2,14 +2,15 @@
 import { type ArtifactFile, DownloadFolder } from './download.ts';
 import { LoamError } from './errors.ts';
 import { graphql } from './graphql.ts';
+import { demand, readPages } from './pages.ts';
 import { type RetryOptions, retry } from './retry.ts';
 import type { Transport } from './transport.ts';
 
 const LIST_FILES = graphql(`
-  query ListArtifacts($namespace: String!, $name: String!, $after: String) {
+  query ListArtifacts($namespace: String!, $name: String!, $first: Int!, $after: String) {
     job(namespace: $namespace, name: $name) {
       artifacts {
-        files(first: 100, after: $after) {
+        files(first: $first, after: $after) {
           nodes { path sizeBytes downloadUrl } pageInfo { hasNextPage endCursor }
         }
       }
@@ -17,9 +18,14 @@ const LIST_FILES = graphql(`
   }
 `);
 
-export type DownloadOptions = RetryOptions & {
+const NO_FILES = { nodes: [], pageInfo: { hasNextPage: false, endCursor: null } };
+
+export type ArtifactListOptions = RetryOptions & {
   /** Only this file, or the files of this folder. */
   path?: string | undefined;
+};
+
+export type DownloadOptions = ArtifactListOptions & {
   /** Files that are downloaded at the same time. */
   concurrency?: number | undefined;
   /** Called with the number of bytes that have arrived since the last call. */
@@ -30,6 +36,7 @@ export type DownloadOptions = RetryOptions & {
 
 type Key = { namespace: string; name: string };
 
+/** The files that a job left at its `outputPath`. */
 export class Artifacts {
   readonly #transport: Transport;
   readonly #key: Key;
@@ -39,24 +46,20 @@ export class Artifacts {
     this.#key = { namespace: key.namespace, name: key.name };
   }
 
-  /** Lists the files, in pages; nothing while there are no artifacts. @throws LoamError */
-  async *list({
-    path,
-    ...retrying
-  }: RetryOptions & { path?: string | undefined } = {}): AsyncGenerator<ArtifactFile> {
+  /** Lists the files; none while there are no artifacts. @throws LoamError */
+  async *list(options: ArtifactListOptions = {}): AsyncGenerator<ArtifactFile> {
+    const { path, ...retrying } = options;
     const folder = path?.replace(/\/+$/, '');
-    let after: string | null = null;
-    do {
-      const variables: Key & { after: string | null } = { ...this.#key, after };
+    const read = async (range: { first: number; after: string | null }) => {
+      const variables = { ...this.#key, ...range };
       const { job } = await retry(
         () => this.#transport.graphql(LIST_FILES, variables, { signal: retrying.signal }),
         retrying,
       );
-      const page: FilePage | null | undefined = job?.artifacts?.files;
-      for (const file of page?.nodes ?? [])
-        if (!folder || file.path === folder || file.path.startsWith(`${folder}/`)) yield file;
-      after = page?.pageInfo.hasNextPage ? page.pageInfo.endCursor : null;
-    } while (after !== null);
+      return demand(job, 'Job').artifacts?.files ?? NO_FILES;
+    };
+    for await (const file of readPages(read, { what: 'Artifacts' }))
+      if (!folder || file.path === folder || file.path.startsWith(`${folder}/`)) yield file;
   }
 
   /**
@@ -104,8 +107,3 @@ export class Artifacts {
     });
   }
 }
-
-type FilePage = {
-  nodes: readonly ArtifactFile[];
-  pageInfo: { hasNextPage: boolean; endCursor: string | null };
-};

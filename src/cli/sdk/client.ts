@@ -1,24 +1,54 @@
+import { LoamError } from './errors.ts';
 import { Events } from './events.ts';
 import type { JobOptions } from './job-input.ts';
 import { type Job, Jobs } from './jobs.ts';
+import { readLogin } from './login.ts';
+import { Repositories } from './repositories.ts';
 import type { RetryOptions } from './retry.ts';
-import { Transport, type TransportOptions } from './transport.ts';
+import {
+  type ClientOptions,
+  type GraphqlOptions,
+  type RestOptions,
+  Transport,
+  type TypedDocument,
+} from './transport.ts';
+import { Webhooks } from './webhooks.ts';
 
-export type ClientOptions = TransportOptions;
+/** The user of a credential. */
+export type Identity = {
+  userId: string;
+  username: string;
+  email: string;
+  /** The namespace of the user, which has the same name. */
+  namespace: string;
+};
 
 /** A Loam server, as one user sees it. */
 export class Client {
-  /** Requests for which the client has no method. */
-  readonly transport: Transport;
   readonly jobs: Jobs;
+  readonly repositories: Repositories;
+  readonly webhooks: Webhooks;
   readonly events: Events;
+  /** @internal */
+  readonly transport: Transport;
   #username: Promise<string> | undefined;
 
   /** @throws LoamError `invalid_request` for an address that is not an http or https URL */
   constructor(options: ClientOptions) {
     this.transport = new Transport(options);
     this.jobs = new Jobs(this.transport);
+    this.repositories = new Repositories(this.transport, () => this.username());
+    this.webhooks = new Webhooks(this.transport);
     this.events = new Events(this.transport);
+  }
+
+  /**
+   * A client with the credential of `loam login`. The server is `options.url`, that of `LOAM_URL`, or that of the latest login;
+   * the token is `LOAM_TOKEN`, or that of the login on this server. Only in Node.
+   * @throws LoamError `invalid_request` without a server, `authentication_failed` without a token
+   */
+  static async fromLogin(options: Partial<Omit<ClientOptions, 'token'>> = {}): Promise<Client> {
+    return new Client({ ...options, ...(await readLogin(options.url)) });
   }
 
   /** The origin of the server. */
@@ -26,22 +56,10 @@ export class Client {
     return this.transport.url;
   }
 
-  /** The user name of the caller, which is also the name of their namespace. @throws LoamError `authentication_failed` */
-  async username(): Promise<string> {
-    const read = async () => {
-      const answer = await this.transport.json('/auth/v1/whoami');
-      return String((answer as { username?: unknown } | undefined)?.username);
-    };
-    this.#username ??= read();
-    return this.#username;
-  }
-
   /**
-   * Creates a job.
+   * Creates a job, once, even when the server restarts meanwhile, and does not wait for it.
    *
    *     const job = await client.run('python train.py', { repo: 'ada/model', gpu: 'A100-80GB' });
-   *     for await (const line of job.logs()) if (line.kind === 'line') console.log(line.message);
-   *     await job.result();
    *
    * @throws LoamError `invalid_request` with the field, `permission_denied`, `already_exists`, `quota_exceeded`
    */
@@ -50,11 +68,64 @@ export class Client {
     return this.jobs.create(command, { ...options, namespace }, retrying);
   }
 
-  /** A job by its name, `namespace/name`, or the name alone in the namespace of the caller. */
+  /**
+   * A job by its name, `namespace/name`, or the name alone in the namespace of the caller. `job.info()` asks the server whether
+   * it exists.
+   */
   async job(name: string): Promise<Job> {
     const [first = '', second] = name.split('/');
     return second === undefined
       ? this.jobs.get(await this.username(), first)
       : this.jobs.get(first, second);
+  }
+
+  /** The user of the token. @throws LoamError `authentication_failed`; `bad_answer` if the server is not one of Loam */
+  async whoami(): Promise<Identity> {
+    const answer = (await this.request('GET', '/auth/v1/whoami')) as
+      | (Omit<Identity, 'userId'> & { user_id: string })
+      | undefined;
+    if (typeof answer?.username !== 'string')
+      throw new LoamError('bad_answer', `${this.url} does not answer like a Loam server.`);
+    const { user_id: userId, username, email, namespace } = answer;
+    return { userId, username, email, namespace };
+  }
+
+  /** The name of the user of the token, which the server is asked for only once. @throws LoamError as `whoami` */
+  async username(): Promise<string> {
+    this.#username ??= this.whoami().then(
+      ({ username }) => username,
+      (error) => {
+        this.#username = undefined;
+        throw error;
+      },
+    );
+    return this.#username;
+  }
+
+  /**
+   * Sends a REST request for which there is no method, and returns its JSON; undefined for an empty answer.
+   *
+   *     const jobs = await client.request('GET', '/ada/jobs', { query: { page: 2 } });
+   *
+   * @throws LoamError
+   */
+  async request(method: string, path: string, options: RestOptions = {}): Promise<unknown> {
+    return this.transport.request(method, path, options);
+  }
+
+  /**
+   * Runs a GraphQL operation, and returns its `data`.
+   *
+   *     type Answer = { viewer: { username: string } };
+   *     const { viewer } = await client.graphql<Answer>('{ viewer { username } }');
+   *
+   * @throws LoamError with the first error of the answer
+   */
+  async graphql<Result = unknown, Variables = Record<string, unknown>>(
+    document: string | TypedDocument<Result, Variables>,
+    variables: Variables = {} as Variables,
+    options: GraphqlOptions = {},
+  ): Promise<Result> {
+    return this.transport.graphql(document, variables, options);
   }
 }

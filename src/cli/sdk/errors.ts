@@ -1,3 +1,16 @@
+/** Error code of the API → HTTP status, for errors of GraphQL and of streams, whose answers have 200. */
+export const HTTP_STATUS: Readonly<Record<string, number>> = {
+  invalid_request: 400,
+  authentication_failed: 401,
+  permission_denied: 403,
+  quota_exceeded: 403,
+  not_found: 404,
+  already_exists: 409,
+  conflict: 409,
+  rate_limit_exceeded: 429,
+  internal_error: 500,
+};
+
 /** A failed request. Every call of this library that reaches the server throws it. */
 export class LoamError extends Error {
   override name = 'LoamError';

@@ -36,7 +36,7 @@ export type EventType =
   | 'REPOSITORY_PUSHED'
   | 'REPOSITORY_DELETED';
 
-/** An event in a namespace, as webhooks send it. The query is checked against it. */
+/** An event in a namespace, as webhooks send it. */
 export type LoamEvent = {
   /** Webhooks send it as `webhook-id`. */
   id: string;
@@ -64,6 +64,7 @@ export type FollowOptions = RetryOptions & {
   onStart?: ((cursor: number) => void) | undefined;
 };
 
+/** Events of namespaces. */
 export class Events {
   readonly #transport: Transport;
   constructor(transport: Transport) {
@@ -74,13 +75,8 @@ export class Events {
    * Follows events without an end: each comes once and in order, also after restarts of the server and cuts of the network.
    * @throws LoamError `permission_denied`, `not_found`; `invalid_request` when `after` is older than the kept events
    */
-  async *follow({
-    namespaces,
-    types,
-    after,
-    onStart,
-    ...options
-  }: FollowOptions): AsyncGenerator<LoamEvent> {
+  async *follow(options: FollowOptions): AsyncGenerator<LoamEvent> {
+    const { namespaces, types, after, onStart } = options;
     // Without a cursor, a connection that is cut before the first event could not be continued without a gap.
     let last = after ?? (await this.#latest(namespaces, options));
     onStart?.(last);

@@ -1,7 +1,6 @@
 /** Jobs: create, read, follow, wait, cancel, run again, delete. */
-import type { VariablesOf } from 'gql.tada';
 import { Artifacts } from './artifacts.ts';
-import { LoamError } from './errors.ts';
+import { HTTP_STATUS, LoamError } from './errors.ts';
 import { readEvents, type ServerEvent } from './event-stream.ts';
 import { graphql } from './graphql.ts';
 import {
@@ -12,6 +11,7 @@ import {
   type LogEvent,
 } from './job-info.ts';
 import { createInput, type JobOptions } from './job-input.ts';
+import { demand, demandViewer, type ListOptions, readPages } from './pages.ts';
 import { Backoff, type RetryOptions, retry } from './retry.ts';
 import type { Transport } from './transport.ts';
 
@@ -48,7 +48,7 @@ const READ_LAST_LINES = graphql(`
     }
   }
 `);
-const LIST_JOBS = graphql(
+const LIST_MINE = graphql(
   `query ListJobs($first: Int!, $after: String, $filter: JobFilter) {
     viewer {
       jobs(first: $first, after: $after, filter: $filter) {
@@ -58,7 +58,7 @@ const LIST_JOBS = graphql(
   }`,
   [JOB_FIELDS],
 );
-const LIST_JOBS_OF_NAMESPACE = graphql(
+const LIST_OF_NAMESPACE = graphql(
   `query ListJobsOfNamespace($namespace: String!, $first: Int!, $after: String, $filter: JobFilter) {
     namespace(name: $namespace) {
       jobs(first: $first, after: $after, filter: $filter) {
@@ -99,7 +99,7 @@ export type LogOptions = RetryOptions & {
   follow?: boolean | undefined;
 };
 
-/** A job ended otherwise than with success. */
+/** A job that did not succeed. */
 export class JobFailed extends Error {
   override name = 'JobFailed';
   readonly job: JobInfo;
@@ -110,6 +110,7 @@ export class JobFailed extends Error {
   }
 }
 
+/** A job. Each method asks the server: nothing is stored. */
 export class Job {
   readonly namespace: string;
   readonly name: string;
@@ -134,9 +135,9 @@ export class Job {
   }
 
   /** Reads the job. @throws LoamError `not_found`, `permission_denied` */
-  async info(options?: { signal?: AbortSignal }): Promise<JobInfo> {
+  async info(options: { signal?: AbortSignal | undefined } = {}): Promise<JobInfo> {
     const { job } = await this.#transport.graphql(READ_JOB, this.#key, options);
-    return demandJob(job);
+    return demand(job, 'Job');
   }
 
   /**
@@ -144,25 +145,21 @@ export class Job {
    * survives restarts of the server and cuts of the network; each line comes once.
    * @throws LoamError
    */
-  async *logs({
-    tail,
-    since,
-    follow = true,
-    ...retrying
-  }: LogOptions = {}): AsyncGenerator<LogEvent> {
+  async *logs(options: LogOptions = {}): AsyncGenerator<LogEvent> {
+    const { tail, since, follow = true, ...retrying } = options;
     let after = 0;
     const until = follow ? Number.POSITIVE_INFINITY : await this.#lastSeq(retrying);
     if (tail !== undefined) {
       const variables = { ...this.#key, tail, since: since?.toISOString() ?? null };
       const read = () => this.#transport.graphql(READ_LAST_LINES, variables, retrying);
-      const { logs, log } = demandJob((await retry(read, retrying)).job);
+      const { logs, log } = demand((await retry(read, retrying)).job, 'Job');
       const lines = logs?.lines ?? [];
       for (const line of lines) yield { kind: 'line', ...line };
       after = lines.at(-1)?.seq ?? log?.lastSeq ?? 0;
     } else if (since !== undefined) {
       const variables = { ...this.#key, at: since.toISOString() };
       const read = () => this.#transport.graphql(READ_LOG_AT, variables, retrying);
-      const { log } = demandJob((await retry(read, retrying)).job);
+      const { log } = demand((await retry(read, retrying)).job, 'Job');
       const first = log?.entries[0]?.seq;
       after = first === undefined ? (log?.lastSeq ?? 0) : first - 1;
     }
@@ -171,7 +168,7 @@ export class Job {
 
   async #lastSeq(retrying: RetryOptions): Promise<number> {
     const read = () => this.#transport.graphql(READ_LOG_END, this.#key, retrying);
-    return demandJob((await retry(read, retrying)).job).log?.lastSeq ?? 0;
+    return demand((await retry(read, retrying)).job, 'Job').log?.lastSeq ?? 0;
   }
 
   async *#follow(after: number, until: number, options: RetryOptions): AsyncGenerator<LogEvent> {
@@ -204,7 +201,7 @@ export class Job {
 
   /** Waits until the job has ended. @throws LoamError */
   async wait(options: RetryOptions = {}): Promise<JobInfo> {
-    const read = () => this.info(options as { signal?: AbortSignal });
+    const read = () => this.info(options);
     const info = await retry(read, options);
     if (isFinal(info.status)) return info;
     for await (const _ of this.#follow(
@@ -225,7 +222,7 @@ export class Job {
   /** Cancels the job at once. Its processes may still be ending. @throws LoamError `conflict` when it has ended */
   async cancel(): Promise<JobInfo> {
     const { cancelJob } = await this.#transport.graphql(CANCEL_JOB, { input: this.#key });
-    return demandJob(cancelJob?.job);
+    return demand(cancelJob, 'Job').job;
   }
 
   /**
@@ -236,7 +233,7 @@ export class Job {
     const { rerunJob } = await this.#transport.graphql(RERUN_JOB, {
       input: { ...this.#key, ...options },
     });
-    return new Job(this.#transport, demandJob(rerunJob?.job));
+    return new Job(this.#transport, demand(rerunJob, 'Job').job);
   }
 
   /** Deletes the job and its log. @throws LoamError `conflict` while it runs */
@@ -252,6 +249,7 @@ export class Jobs {
     this.#transport = transport;
   }
 
+  /** A job by its name. `job.info()` asks the server whether it exists. */
   get(namespace: string, name: string): Job {
     return new Job(this.#transport, { namespace, name });
   }
@@ -274,7 +272,7 @@ export class Jobs {
     };
     try {
       const { createJob } = await retry(create, retrying);
-      return new Job(this.#transport, demandJob(createJob?.job));
+      return new Job(this.#transport, demand(createJob, 'Job').job);
     } catch (error) {
       // A server that was killed has created the job, but not stored its answer for the repeated request.
       const mayBeOurs =
@@ -286,39 +284,29 @@ export class Jobs {
     }
   }
 
-  /** Lists jobs, newest first: of one namespace, or of all namespaces of the caller. */
-  async *list(
-    { namespace, ...filter }: JobFilter & { namespace?: string | undefined } = {},
-    { limit = Number.POSITIVE_INFINITY }: { limit?: number } = {},
+  /**
+   * Lists jobs, newest first: of one namespace, or of all namespaces of the caller.
+   * @throws LoamError `not_found` for the namespace, `permission_denied`
+   */
+  list(
+    filter: JobFilter & { namespace?: string | undefined } = {},
+    options: ListOptions = {},
   ): AsyncGenerator<JobInfo> {
-    let after: string | null = null;
-    for (let left = limit; left > 0; ) {
-      const variables: VariablesOf<typeof LIST_JOBS> = {
-        first: Math.min(left, 100),
-        after,
-        filter,
-      };
-      const page: JobPage | null | undefined =
-        namespace === undefined
-          ? (await this.#transport.graphql(LIST_JOBS, variables)).viewer?.jobs
-          : (await this.#transport.graphql(LIST_JOBS_OF_NAMESPACE, { ...variables, namespace }))
-              .namespace?.jobs;
-      yield* page?.nodes ?? [];
-      left -= page?.nodes.length ?? 0;
-      if (!page?.pageInfo.hasNextPage || page.nodes.length === 0) return;
-      after = page.pageInfo.endCursor;
-    }
+    const { namespace, ...others } = filter;
+    const variables = { filter: others };
+    if (namespace === undefined)
+      return readPages(
+        async (range) =>
+          demandViewer(await this.#transport.graphql(LIST_MINE, { ...variables, ...range })).jobs,
+        { ...options, what: 'Jobs' },
+      );
+    return readPages(
+      async (range) =>
+        (await this.#transport.graphql(LIST_OF_NAMESPACE, { ...variables, ...range, namespace }))
+          .namespace?.jobs,
+      { ...options, what: `Namespace ${namespace}` },
+    );
   }
-}
-
-type JobPage = {
-  nodes: readonly JobInfo[];
-  pageInfo: { hasNextPage: boolean; endCursor: string | null };
-};
-
-function demandJob<T>(job: T | null | undefined): T {
-  if (!job) throw new LoamError('not_found', 'Job not found', { status: 404 });
-  return job;
 }
 
 /** @throws LoamError for an `error` event, and for an event that is not one of a log */
@@ -327,7 +315,8 @@ function parseEntry({ id, event, data }: ServerEvent): LogEvent {
   const parsed = parseData(data);
   if (event === 'error') {
     const error = parsed.error as { code?: unknown; message?: unknown } | undefined;
-    throw new LoamError(String(error?.code), String(error?.message), { status: 403 });
+    const code = String(error?.code);
+    throw new LoamError(code, String(error?.message), { status: HTTP_STATUS[code] ?? 400 });
   }
   if (!Number.isSafeInteger(seq)) throw new LoamError('bad_answer', 'The log has a wrong id.');
   const timestamp = String(parsed.timestamp);

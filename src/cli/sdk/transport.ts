@@ -3,7 +3,7 @@
  * sent to the target of a redirect, and the size of each answer is limited.
  */
 import { print } from '@0no-co/graphql.web';
-import { LoamError } from './errors.ts';
+import { HTTP_STATUS, LoamError } from './errors.ts';
 
 /** The server limits lists and logs to 16 MiB; JSON of the largest answer is below this. */
 const MAX_ANSWER_BYTES = 64 * 2 ** 20;
@@ -11,7 +11,7 @@ const MAX_ANSWER_BYTES = 64 * 2 ** 20;
 const TIMEOUT_MS = 120_000;
 const MAX_MESSAGE_CHARACTERS = 2_000;
 
-export type TransportOptions = {
+export type ClientOptions = {
   /** The origin of the server, such as `https://loam.example`. */
   url: string;
   /** A personal access token, or an API key as `name$secret`; left out: anonymous. */
@@ -28,17 +28,19 @@ export type TypedDocument<Result, Variables> = {
   __apiType?: (variables: Variables) => Result;
 };
 
-export type RequestOptions = {
-  method?: string;
-  headers?: Record<string, string>;
-  body?: string | URLSearchParams;
-  signal?: AbortSignal | undefined;
-};
-
 export type GraphqlOptions = {
   signal?: AbortSignal | undefined;
   headers?: Record<string, string> | undefined;
 };
+
+export type RestOptions = GraphqlOptions & {
+  /** Sent as JSON. */
+  body?: unknown;
+  /** Undefined values are left out. */
+  query?: Record<string, string | number | boolean | undefined> | undefined;
+};
+
+type SendOptions = GraphqlOptions & { method?: string; body?: string | URLSearchParams };
 
 export class Transport {
   readonly url: string;
@@ -47,7 +49,7 @@ export class Transport {
   readonly #userAgent: string | undefined;
 
   /** @throws LoamError `invalid_request` for an address that is not an http or https URL */
-  constructor({ url, token, fetch: givenFetch, userAgent }: TransportOptions) {
+  constructor({ url, token, fetch: givenFetch, userAgent }: ClientOptions) {
     this.url = parseOrigin(url);
     this.#token = token;
     this.#fetch = givenFetch ?? ((input, init) => fetch(input, init));
@@ -58,13 +60,13 @@ export class Transport {
    * Sends a request to a path of the server and returns its answer, whose status is below 400 except for 304.
    * @throws LoamError
    */
-  async send(path: string, init: RequestOptions = {}): Promise<Response> {
+  async send(path: string, init: SendOptions = {}): Promise<Response> {
     const response = await this.#fetchOnce(path, init);
     if (response.status >= 400) throw await toError(response, this.url);
     return response;
   }
 
-  async #fetchOnce(path: string, init: RequestOptions): Promise<Response> {
+  async #fetchOnce(path: string, init: SendOptions): Promise<Response> {
     const url = new URL(path, this.url);
     // A path such as `//host/x` is an address of another server.
     if (url.origin !== this.url)
@@ -73,19 +75,7 @@ export class Transport {
     if (this.#token !== undefined && !headers.has('authorization'))
       headers.set('authorization', authorizationOf(this.#token));
     if (this.#userAgent !== undefined) headers.set('user-agent', this.#userAgent);
-    let response: Response;
-    try {
-      response = await this.#fetch(url, {
-        method: init.method ?? 'GET',
-        headers,
-        redirect: 'manual',
-        ...(init.body !== undefined && { body: init.body }),
-        ...(init.signal && { signal: init.signal }),
-      });
-    } catch (error) {
-      init.signal?.throwIfAborted();
-      throw unreachable(this.url, error);
-    }
+    const response = await this.#open(url, { ...init, headers, redirect: 'manual' });
     if (response.type === 'opaqueredirect' || (response.status >= 300 && response.status < 400)) {
       await response.body?.cancel();
       const to = response.headers.get('location') ?? 'another address';
@@ -102,44 +92,41 @@ export class Transport {
    * Opens a signed link, without credentials: it may lead to another origin, and redirect to object storage.
    * @throws LoamError
    */
-  async download(
-    link: string,
-    init: { headers?: Record<string, string>; signal?: AbortSignal | undefined } = {},
-  ): Promise<Response> {
+  async download(link: string, init: GraphqlOptions = {}): Promise<Response> {
     const url = URL.canParse(link) ? new URL(link) : null;
     if (!url || !/^https?:$/.test(url.protocol) || url.username !== '')
       throw new LoamError('bad_answer', `${this.url} sent a link that is not one.`);
-    let response: Response;
-    try {
-      response = await this.#fetch(url, {
-        headers: init.headers ?? {},
-        credentials: 'omit',
-        ...(init.signal && { signal: init.signal }),
-      });
-    } catch (error) {
-      init.signal?.throwIfAborted();
-      throw unreachable(url.origin, error);
-    }
+    const response = await this.#open(url, { ...init, credentials: 'omit' });
     if (response.status >= 400) throw await toError(response, url.origin);
     return response;
   }
 
+  async #open(url: URL, init: RequestInit): Promise<Response> {
+    try {
+      return await this.#fetch(url, init);
+    } catch (error) {
+      init.signal?.throwIfAborted();
+      throw unreachable(url.origin, error);
+    }
+  }
+
   /** Sends a request and reads its JSON answer; undefined for an empty answer. @throws LoamError */
-  async json(
+  async request(
+    method: string,
     path: string,
-    init: Omit<RequestOptions, 'body'> & { json?: unknown } = {},
+    { body, query = {}, headers, signal }: RestOptions = {},
   ): Promise<unknown> {
-    const { json, headers, signal, ...rest } = init;
-    const limited = withTimeout(signal);
-    const response = await this.send(path, {
-      ...rest,
-      signal: limited,
-      headers: { ...(json !== undefined && { 'content-type': 'application/json' }), ...headers },
-      ...(json !== undefined && { body: JSON.stringify(json) }),
+    const url = new URL(path, this.url);
+    for (const [name, value] of Object.entries(query))
+      if (value !== undefined) url.searchParams.set(name, `${value}`);
+    const response = await this.send(url.href, {
+      method,
+      signal: withTimeout(signal),
+      headers: { ...(body !== undefined && { 'content-type': 'application/json' }), ...headers },
+      ...(body !== undefined && { body: JSON.stringify(body) }),
     });
     const text = await readText(response, this.url);
-    if (text === '') return undefined;
-    return parseJson(text, this.url);
+    return text === '' ? undefined : parseJson(text, this.url);
   }
 
   /** Posts a form of OAuth, whose errors are answers with `error`. @throws LoamError when the answer is none of OAuth */
@@ -153,26 +140,14 @@ export class Transport {
 
   /** Runs an operation that must succeed as a whole. @throws LoamError with the first error of the answer */
   async graphql<Result, Variables>(
-    document: TypedDocument<Result, Variables>,
+    document: string | TypedDocument<Result, Variables>,
     variables: Variables,
-    options: GraphqlOptions = {},
-  ): Promise<Result> {
-    return (await this.query(print(document as never), variables as object, options)) as Result;
-  }
-
-  /** As `graphql`, for a query as text. @throws LoamError */
-  async query(
-    query: string,
-    variables: object = {},
     { signal, headers }: GraphqlOptions = {},
-  ): Promise<unknown> {
-    const answer = await this.json('/graphql', {
-      method: 'POST',
-      json: { query, variables },
-      signal,
-      ...(headers && { headers }),
-    });
-    const { data, errors } = (answer ?? {}) as { data?: unknown; errors?: unknown };
+  ): Promise<Result> {
+    const query = typeof document === 'string' ? document : print(document as never);
+    const body = { query, variables };
+    const answer = await this.request('POST', '/graphql', { body, signal, headers });
+    const { data, errors } = (answer ?? {}) as { data?: Result | null; errors?: unknown };
     const first = Array.isArray(errors) ? errors[0] : undefined;
     if (first !== undefined) throw graphqlError(first);
     if (data === undefined || data === null)
@@ -286,19 +261,7 @@ function parseEnvelope(text: string) {
   };
 }
 
-/** GraphQL has the codes of REST in upper case. The statuses are those of `HTTP_STATUS` of the server. */
-const STATUS: Record<string, number> = {
-  invalid_request: 400,
-  authentication_failed: 401,
-  permission_denied: 403,
-  quota_exceeded: 403,
-  not_found: 404,
-  already_exists: 409,
-  conflict: 409,
-  rate_limit_exceeded: 429,
-  internal_error: 500,
-};
-
+/** GraphQL has the codes of REST in upper case. */
 export function graphqlError(error: unknown): LoamError {
   const { message, extensions } = error as {
     message?: unknown;
@@ -306,7 +269,7 @@ export function graphqlError(error: unknown): LoamError {
   };
   const code = String(extensions?.code ?? 'bad_answer').toLowerCase();
   return new LoamError(code, String(message).slice(0, MAX_MESSAGE_CHARACTERS), {
-    status: STATUS[code] ?? 400,
+    status: HTTP_STATUS[code] ?? 400,
     field: typeof extensions?.field === 'string' ? extensions.field : undefined,
     requestId: typeof extensions?.request_id === 'string' ? extensions.request_id : undefined,
     retryAfter: Number(extensions?.retryAfter) || undefined,
