@@ -9,6 +9,7 @@ import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client as HttpClient, startApp, type TestApp } from '../support/harness.ts';
 import { LoamUser } from '../support/loam-command.ts';
+import { needs } from '../support/needs.ts';
 
 const ROOT = join(import.meta.dirname, '../..');
 const LIBRARY = join(ROOT, 'dist/sdk/loam.js');
@@ -241,6 +242,27 @@ test.each([
       () => verifyWebhook(headers, body, 'c29tZXRoaW5nIGVsc2U='),
     ])
       await expect(refused()).rejects.toThrow(/webhook-/);
+  },
+);
+
+test.for([
+  { version: 26, node: process.execPath },
+  { version: 20, node: '/usr/bin/node' },
+])(
+  'the first example of the reference runs in Node $version, with the credential of the command',
+  async ({ version, node }, ctx) => {
+    if (version === 20) needs(ctx, 'node20');
+    await using user = await LoamUser.open(ada);
+    const page = await readFile(join(ROOT, 'docs/typescript.md'), 'utf8');
+    const [, example = ''] = /```js\n(import .*?)```/s.exec(page) ?? [];
+    const program = example.replace('python train.py', 'echo step 1; echo 0.5 > out/loss.txt');
+    expect(program).not.toBe(example);
+    await user.write('program.mjs', program);
+    await user.write('loam.js', (await app.anonymous.get('/sdk/loam.js')).text);
+    await user.write('package.json', '{"type": "module"}');
+    expect(await user.exec(node, ['program.mjs'])).toBe('step 1\n');
+    expect(await readFile(join(user.home, 'results/loss.txt'), 'utf8')).toBe('0.5\n');
+    expect(await user.exec(node, ['-p', 'process.versions.node'])).toMatch(`${version}.`);
   },
 );
 

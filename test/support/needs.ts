@@ -93,6 +93,10 @@ const REQUIREMENTS = {
   },
   nft: { probe: ['nft', '--version'], remedy: install('nftables') },
   nginx: { probe: ['nginx', '-v'], remedy: install('nginx-light') },
+  node20: {
+    probe: ['sh', '-c', '/usr/bin/node --version | grep "^v20[.]"'],
+    remedy: 'install Node 20 as /usr/bin/node',
+  },
   openssl: { probe: ['openssl', 'version'], remedy: install('openssl') },
   paramiko: {
     probe: ['/usr/bin/python3', '-c', 'import paramiko'],
