@@ -17,7 +17,8 @@ export const CHROMIUM = '/usr/bin/chromium';
 /** Generous, for a busy machine; a wait ends as soon as its condition holds. */
 export const PATIENCE_MS = 60_000;
 
-export function openBrowser(): Promise<Browser> {
+/** @param args further options of the command line */
+export function openBrowser(...args: string[]): Promise<Browser> {
   return chromium.launch({
     executablePath: CHROMIUM,
     args: [
@@ -29,6 +30,7 @@ export function openBrowser(): Promise<Browser> {
       '--disable-component-update',
       '--disable-sync',
       '--no-first-run',
+      ...args,
     ],
   });
 }

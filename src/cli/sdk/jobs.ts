@@ -264,7 +264,9 @@ export class Jobs {
     retrying?: RetryOptions,
   ): Promise<Job> {
     const input = createInput(command, options);
-    const headers = { 'idempotency-key': crypto.randomUUID() };
+    // Not `randomUUID`, which browsers lack on pages without TLS.
+    const key = crypto.getRandomValues(new Uint32Array(4)).join('-');
+    const headers = { 'idempotency-key': key };
     let attempts = 0;
     const create = async () => {
       attempts++;

@@ -96,14 +96,15 @@ export class Transport {
     const url = URL.canParse(link) ? new URL(link) : null;
     if (!url || !/^https?:$/.test(url.protocol) || url.username !== '')
       throw new LoamError('bad_answer', `${this.url} sent a link that is not one.`);
-    const response = await this.#open(url, { ...init, credentials: 'omit' });
+    const response = await this.#open(url, init);
     if (response.status >= 400) throw await toError(response, url.origin);
     return response;
   }
 
   async #open(url: URL, init: RequestInit): Promise<Response> {
     try {
-      return await this.#fetch(url, init);
+      // Browsers would also send the cookie of a session on the dashboard.
+      return await this.#fetch(url, { ...init, credentials: 'omit' });
     } catch (error) {
       init.signal?.throwIfAborted();
       throw unreachable(url.origin, error);
