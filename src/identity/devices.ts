@@ -30,8 +30,8 @@ const INTERVAL_SECONDS = 5;
 /** Consonants that are not easily confused; a code of 8 letters has 34 bits. */
 const USER_CODE_LETTERS = 'BCDFGHJKLMNPQRSTVWXZ';
 const USER_CODE_LENGTH = 8;
-/** Leaves room for the code in the name of the token. */
-const MAX_CLIENT_NAME = 80;
+/** Of the program with its device. Leaves room for the code in the name of the token. */
+const MAX_REQUESTER_NAME = 80;
 /** Unanswered requests per client address. */
 const MAX_PENDING = 30;
 /**
@@ -61,21 +61,33 @@ export class DeviceError extends Error {
 }
 
 export type DeviceRequest = {
+  /** The name that the program gives itself. Anybody can give any name. */
   client: string;
+  /** The name that the program gives the machine on which it runs. */
+  deviceName: string | null;
   scopes: Scope[];
   days: number;
   address: string | null;
   createdAt: Date;
 };
 
+type Requester = Pick<DeviceRequest, 'client' | 'deviceName'>;
+
 type Deps = { db: Db };
 
 /** @throws DeviceError */
 export async function createDeviceRequest(
   { db }: Deps,
-  input: { client: string; scope: string; days: string; address: string | null },
+  input: {
+    client: string;
+    /** Empty: the program does not name its device. */
+    deviceName: string;
+    scope: string;
+    days: string;
+    address: string | null;
+  },
 ): Promise<{ deviceCode: string; userCode: string; interval: number }> {
-  const client = checkClient(input.client);
+  const { client, deviceName } = checkRequester(input);
   const scopes = checkScopes(input.scope);
   const days = checkDays(input.days);
   const { address } = input;
@@ -96,7 +108,7 @@ export async function createDeviceRequest(
         id: newId('dev'),
         deviceHash: hashSecret(deviceCode),
         userHash: hashSecret(userCode),
-        ...{ client, scopes, days, address },
+        ...{ client, deviceName, scopes, days, address },
         interval: INTERVAL_SECONDS,
         expiresAt: new Date(now.getTime() + DEVICE_CODE_SECONDS * 1_000),
       },
@@ -106,18 +118,34 @@ export async function createDeviceRequest(
   return { deviceCode, userCode: formatUserCode(userCode), interval: INTERVAL_SECONDS };
 }
 
-function checkClient(client: string): string {
-  try {
-    checkTokenName(client);
-  } catch {
+function checkRequester(input: { client: string; deviceName: string }): Requester {
+  const { client } = input;
+  const deviceName = input.deviceName || null;
+  if (!isValidName(client))
     throw new DeviceError('invalid_request', 'client_id: must be the name of the program');
-  }
-  if (client.length > MAX_CLIENT_NAME)
+  if (deviceName !== null && !isValidName(deviceName))
+    throw new DeviceError('invalid_request', 'device_name: must be the name of a device');
+  if (requesterName({ client, deviceName }).length > MAX_REQUESTER_NAME)
     throw new DeviceError(
       'invalid_request',
-      `client_id: must be at most ${MAX_CLIENT_NAME} characters`,
+      `client_id: must be at most ${MAX_REQUESTER_NAME} characters, together with " on " and device_name if that is given`,
     );
-  return client;
+  return { client, deviceName };
+}
+
+/** The names become part of the name of the token, and must not have control characters for the page that shows them. */
+function isValidName(name: string): boolean {
+  try {
+    checkTokenName(name);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+/** The name under which the user sees the request: `loam command on laptop`. */
+export function requesterName({ client, deviceName }: Requester): string {
+  return deviceName === null ? client : `${client} on ${deviceName}`;
 }
 
 function checkScopes(scope: string): Scope[] {
@@ -229,7 +257,14 @@ export async function findDeviceRequest(
   const code = normalizeUserCode(userCode);
   const row = await db.deviceRequest.findUnique({
     where: { userHash: hashSecret(code), status: 'pending', expiresAt: { gt: new Date() } },
-    select: { client: true, scopes: true, days: true, address: true, createdAt: true },
+    select: {
+      client: true,
+      deviceName: true,
+      scopes: true,
+      days: true,
+      address: true,
+      createdAt: true,
+    },
   });
   if (!row) throw notFound('Code');
   await uncountWrongCode(db, userId);
@@ -244,7 +279,7 @@ export async function answerDeviceRequest(
 ): Promise<DeviceRequest> {
   const account = demandFullRights(viewer);
   const found = await findDeviceRequest({ db }, viewer, userCode);
-  const tokenName = `${found.client} ${found.userCode}`;
+  const tokenName = `${requesterName(found)} ${found.userCode}`;
   await inTransaction(db, async (tx) => {
     const { count } = await tx.deviceRequest.updateMany({
       // The condition on the status makes only the first of two concurrent answers take effect.
@@ -260,7 +295,13 @@ export async function answerDeviceRequest(
       namespaceIds: [account.namespace.id],
       subject: account.userId,
       name: tokenName,
-      details: { scopes: found.scopes, days: found.days, address: found.address },
+      details: {
+        program: found.client,
+        device: found.deviceName,
+        scopes: found.scopes,
+        days: found.days,
+        address: found.address,
+      },
     });
   });
   return found;

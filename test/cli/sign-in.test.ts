@@ -3,6 +3,7 @@ import { once } from 'node:events';
 import { mkdir, readFile, stat, writeFile } from 'node:fs/promises';
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
+import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
@@ -83,7 +84,7 @@ test('the browser approves a login', async () => {
     cookie,
     accept: 'text/html',
   });
-  expect(page.text).toContain('loam command');
+  expect(page.text).toContain(`loam command on ${hostname()}`);
   await app.anonymous.request('POST', '/login/device', {
     headers: { cookie, origin: app.base, accept: 'text/html' },
     body: new URLSearchParams({ user_code: code, answer: 'approve' }),

@@ -171,6 +171,31 @@ test('polling too often is answered with slow_down, and late polling with expire
   expect((await respond(adas, user_code, 'approve')).status).toBe(404);
 });
 
+test('the page, the token and the audit log name the device of the program', async () => {
+  const device_name = 'build <7>';
+  const { user_code, device_code } = await begin({ device_name });
+  const name = `tool on ${device_name}`;
+  const { text } = await open(adas, user_code);
+  expect(text).toContain('not verified: <b>tool on build &lt;7&gt;</b>');
+  expect(text).toContain('Approve only if you have just started this program yourself');
+  const { text: result } = await respond(adas, user_code, 'approve');
+  expect(result).toContain('<b>tool on build &lt;7&gt;</b> will be signed in as you');
+  expect((await poll(device_code)).status).toBe(200);
+  const { viewer } = await ada.gql(
+    `{ viewer {
+      accessTokens(first: 1) { nodes { name } }
+      namespace { auditLog(first: 1, action: DEVICE_APPROVE) { nodes { name details } } }
+    } }`,
+  );
+  expect(viewer.accessTokens.nodes).toEqual([{ name: `${name} ${user_code}` }]);
+  const details = { program: 'tool', device: device_name, scopes: [], days: 30 };
+  expect(viewer.namespace.auditLog.nodes).toEqual([
+    { name: `${name} ${user_code}`, details: { ...details, address: '127.0.0.1' } },
+  ]);
+  const longest = await begin({ device_name: 'x'.repeat(72) });
+  expect(longest.user_code).toBeDefined();
+});
+
 test('requests survive a restart of the server', async () => {
   const { user_code, device_code } = await begin();
   await app.restart();
@@ -197,6 +222,10 @@ test('invalid requests are refused in the form of RFC 6749', async () => {
     [code, { client_id: 'a/b' }, 'invalid_request'],
     [code, { client_id: 'a\0' }, 'invalid_request'],
     [code, { client_id: 'x'.repeat(81) }, 'invalid_request'],
+    [code, { client_id: 'x', device_name: 'a\u202eb' }, 'invalid_request'],
+    [code, { client_id: 'x', device_name: 'a\nb' }, 'invalid_request'],
+    [code, { client_id: 'x', device_name: 'a/b' }, 'invalid_request'],
+    [code, { client_id: 'x'.repeat(40), device_name: 'x'.repeat(37) }, 'invalid_request'],
     [code, { client_id: 'x', scope: 'repo:read everything' }, 'invalid_scope'],
     [code, { client_id: 'x', expires_in_days: '366' }, 'invalid_request'],
     [code, { client_id: 'x', expires_in_days: '1.5' }, 'invalid_request'],
@@ -303,14 +332,17 @@ test('concurrent requests from one address are limited too', async () => {
   expect(answers.filter((one) => one.error === 'slow_down')).toHaveLength(30);
 });
 
-test('the name of a program is escaped, and codes are not stored', async () => {
+test('the names of a program and its device are escaped, and codes are not stored', async () => {
   const client_id = '<img src=x onerror=alert(1)>"\'&';
-  const { user_code, device_code } = await begin({ client_id });
+  const device_name = '<script>alert(2)<';
+  const { user_code, device_code } = await begin({ client_id, device_name });
   const { text } = await open(adas, user_code);
   expect(text).not.toContain('<img src=x');
+  expect(text).not.toContain('<script');
   expect(text).toContain('&lt;img src=x onerror=alert(1)&gt;&quot;&#39;&amp;');
   const { text: said } = await respond(adas, user_code, 'approve');
   expect(said).not.toContain('<img src=x');
+  expect(said).not.toContain('<script');
   const { rows } = await app.pool.query(
     'select row_to_json(d)::text as row from device_requests d',
   );

@@ -1,4 +1,5 @@
 /** `loam login`, `logout`, `whoami`, `git-credential` */
+import { hostname } from 'node:os';
 import { createInterface } from 'node:readline';
 import { setTimeout as delay } from 'node:timers/promises';
 import { openBrowser } from '../browser.ts';
@@ -19,6 +20,8 @@ import { LoamError } from '../sdk/errors.ts';
 import { ask, isInteractive, note, print, printFields, printJson, readStdin } from '../terminal.ts';
 
 const CLIENT_NAME = 'loam command';
+/** The server accepts 80 characters for `loam command on <host>`. */
+const MAX_DEVICE_NAME = 60;
 
 export function addSignInCommands(program: Program): void {
   program
@@ -136,6 +139,7 @@ async function askInBrowser(
   };
   const started = await form('/login/device/code', {
     expires_in_days: options.days,
+    device_name: deviceName(),
     ...(options.scope && { scope: options.scope }),
   });
   if (typeof started.error === 'string') throw refusal(started);
@@ -154,6 +158,12 @@ async function askInBrowser(
     if (answer.error === 'slow_down') interval += 5;
     else if (answer.error !== 'authorization_pending') throw refusal(answer);
   }
+}
+
+/** The name of this machine, without the characters that the server refuses; empty if nothing is left. */
+function deviceName(): string {
+  const name = hostname().replaceAll(/[^\w.-]/g, '');
+  return /\w/.test(name) ? name.slice(0, MAX_DEVICE_NAME) : '';
 }
 
 function refusal(answer: Record<string, unknown>): LoamError {

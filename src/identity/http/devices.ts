@@ -16,6 +16,7 @@ import {
   type DeviceRequest,
   findDeviceRequest,
   redeemDeviceCode,
+  requesterName,
 } from '../devices.ts';
 import { demandSameOrigin, readForm, readText } from './session-cookie.ts';
 import { originOf } from './viewer.ts';
@@ -34,6 +35,7 @@ export function deviceRouter(services: Deps): Router {
       sendOAuthJson(req, res, async (form) => {
         const { deviceCode, userCode, interval } = await createDeviceRequest(services, {
           client: form.get('client_id') ?? '',
+          deviceName: form.get('device_name') ?? '',
           scope: form.get('scope') ?? '',
           days: form.get('expires_in_days') ?? '',
           address: originOf(req).address,
@@ -94,8 +96,9 @@ export function deviceRouter(services: Deps): Router {
       const userCode = form.get('user_code') ?? '';
       const approve = form.get('answer') === 'approve';
       await orSendCodeForm(res, async () => {
-        const { client } = await answerDeviceRequest(services, req.viewer, { userCode, approve });
-        const body = `<p role="status">${renderResult(client, approve)}</p>\n<p><a href="/">Home</a></p>\n`;
+        const request = await answerDeviceRequest(services, req.viewer, { userCode, approve });
+        const result = renderResult(requesterName(request), approve);
+        const body = `<p role="status">${result}</p>\n<p><a href="/">Home</a></p>\n`;
         sendPage(res, { title: 'Sign in a program', body });
       });
     })
@@ -115,8 +118,8 @@ async function orSendCodeForm(res: Response, work: () => Promise<void>): Promise
   }
 }
 
-function renderResult(client: string, approve: boolean): string {
-  const name = `<b>${escapeHtml(client)}</b>`;
+function renderResult(requester: string, approve: boolean): string {
+  const name = `<b>${escapeHtml(requester)}</b>`;
   if (!approve) return `${name} was refused access.`;
   return `${name} will be signed in as you in a moment. You can close this page and return to the program. Its token is listed in your personal access tokens, where you can delete it.`;
 }
@@ -155,10 +158,8 @@ function sendCodeForm(
   sendPage(res, { title: 'Sign in a program', body }, { status });
 }
 
-function renderApproval(
-  { client, scopes, days, address, createdAt, userCode }: DeviceRequest & { userCode: string },
-  username: string,
-): string {
+function renderApproval(request: DeviceRequest & { userCode: string }, username: string): string {
+  const { scopes, days, address, createdAt, userCode } = request;
   const rights =
     scopes.length === 0
       ? 'everything that you can do'
@@ -167,7 +168,7 @@ function renderApproval(
   return `
   <p>A program requests access as <b>${escapeHtml(username)}</b>.</p>
   <ul>
-    <li>Name given by the program, not verified: <b>${escapeHtml(client)}</b></li>
+    <li>Name given by the program, not verified: <b>${escapeHtml(requesterName(request))}</b></li>
     <li>Requested from <b>${escapeHtml(address ?? 'an unknown address')}</b>, ${since === 0 ? 'just now' : `${since} min ago`} (${escapeHtml(createdAt.toISOString().slice(0, 16).replace('T', ' '))} UTC)</li>
     <li>Access: <b>${rights}</b>, for ${days} days</li>
     <li>Code: <b>${escapeHtml(userCode)}</b></li>

@@ -13,6 +13,7 @@ body { margin: 0; min-height: 100vh; display: grid; grid-template-columns: minma
 h1 { display: flex; align-items: center; gap: .7rem; margin: 0; font-size: 2rem; letter-spacing: -.02em; }
 h1 img { width: 2.6rem; height: 2.6rem; }
 p { margin: .9rem 0 0; color: var(--dim); }
+b { unicode-bidi: isolate; overflow-wrap: anywhere; }
 p.problem { color: var(--bad); }
 ul { margin: 1.4rem 0; padding-left: 1.2rem; color: var(--dim); }
 li + li { margin-top: .5rem; }

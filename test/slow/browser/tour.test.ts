@@ -131,9 +131,11 @@ test('an identity is connected and taken away, and a program is signed in by its
   await page.getByRole('button', { name: /^Disconnect / }).waitFor({ state: 'detached' });
 
   const client_id = '<img src=x onerror=alert(1)>';
+  const device_name = 'שלום<b>x'.repeat(3);
+  const requester = `${client_id} on ${device_name}`;
   const begun = await fetch(`${app.base}/login/device/code`, {
     method: 'POST',
-    body: new URLSearchParams({ client_id }),
+    body: new URLSearchParams({ client_id, device_name }),
   });
   const { user_code, device_code } = await begun.json();
   await page.goto('/login/device');
@@ -142,7 +144,7 @@ test('an identity is connected and taken away, and a program is signed in by its
   await page.getByRole('alert').waitFor();
   await page.getByLabel('Code shown by the program').fill(user_code);
   await page.getByRole('button', { name: 'Continue' }).click();
-  await page.getByText(client_id).first().waitFor();
+  await page.getByText(requester).first().waitFor();
   await expectUsable(page);
   await page.getByRole('button', { name: 'Approve' }).click();
   await page.getByRole('status').waitFor();
@@ -153,7 +155,7 @@ test('an identity is connected and taken away, and a program is signed in by its
   });
   expect(answer.status).toBe(200);
   await page.goto('/settings/tokens');
-  await page.getByText(client_id).first().waitFor();
+  await page.getByText(requester).first().waitFor();
 });
 
 test('no other page frames these, and a session that was ended shows nothing more', async () => {

@@ -1,0 +1,2 @@
+-- AlterTable
+ALTER TABLE "device_requests" ADD COLUMN     "device_name" TEXT;
