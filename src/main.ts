@@ -83,6 +83,11 @@ Try it:
   ${call} ${base}/auth/v1/whoami
   ${call} -H 'Content-Type: application/json' -d '{"name": "hello"}' ${base}/auth/v1/repository/${admin.username}
   ${call} ${base}/auth/v1/repository/${admin.username}
+
+Or with the loam command (docs/cli.md):
+
+  curl -fsSL ${base}/cli/install.sh | sh
+  loam login ${base}
 `;
   console.log(firstToken ? ready + first : ready);
 }
