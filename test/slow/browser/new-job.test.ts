@@ -55,10 +55,13 @@ test('the form validates, shows the price, and creates the job', async () => {
   await page.getByText('Output, environment, timeout and more').click();
   await page.getByLabel('Environment').fill('WHAT=seen');
   await page.getByLabel('Secrets').fill('KEY=hush');
-  await page.getByRole('button', { name: 'GraphQL', exact: true }).click();
-  expect(await page.getByRole('region', { name: 'The request' }).textContent()).not.toContain(
-    'hush',
-  );
+  const request = page.getByRole('region', { name: 'The request' });
+  for (const client of ['GraphQL', 'curl', 'loam']) {
+    await page.getByRole('button', { name: client, exact: true }).click();
+    expect(await request.textContent()).not.toContain('hush');
+  }
+  expect(await request.textContent()).toContain("--secret KEY -- 'echo $WHAT; sleep 300'");
+  await page.getByText('Export KEY in your shell first.').waitFor();
   await page.getByRole('button', { name: 'Create job' }).click();
   await page.waitForURL('**/ada/-/jobs/formed');
   await page.getByText('seen', { exact: true }).waitFor();

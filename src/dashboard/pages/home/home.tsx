@@ -2,11 +2,12 @@ import { Link } from '@tanstack/react-router';
 import type { ReactNode } from 'react';
 import { type FragmentOf, graphql, type ResultOf } from '../../graphql/graphql.ts';
 import { ButtonLink } from '../../ui/button.tsx';
-import { CopyableText } from '../../ui/copy.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { LiveDot } from '../../ui/live-dot.tsx';
 import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { PageTitle } from '../../ui/page.tsx';
+import { formatCurl } from '../../ui/shell.ts';
+import { installCommands, TerminalBox } from '../../ui/terminal-box.tsx';
 import { RelativeTime } from '../../ui/time.tsx';
 import { JobRow, JobRowData } from '../jobs/job-row.tsx';
 import { useLiveJobs } from '../jobs/live-jobs.ts';
@@ -171,16 +172,16 @@ function TerminalExample() {
       <h2 id="terminal" className="mb-2 text-base">
         From a terminal
       </h2>
-      <CopyableText
-        text={`curl -H "Authorization: Bearer $LOAM_TOKEN" \\\n  ${location.origin}/auth/v1/whoami`}
+      <TerminalBox
+        texts={[
+          {
+            client: 'loam',
+            text: `${installCommands()}\nloam whoami`,
+            hint: <p>Needs Node 20 or newer. You approve the login on a page of this server.</p>,
+          },
+          { client: 'curl', text: formatCurl(`${location.origin}/auth/v1/whoami`) },
+        ]}
       />
-      <p className="mt-2 text-sm text-dim">
-        Set LOAM_TOKEN to one of your{' '}
-        <Link to="/settings/tokens" className="link">
-          access tokens
-        </Link>
-        .
-      </p>
     </section>
   );
 }

@@ -3,14 +3,15 @@ import { type ReactNode, useState } from 'react';
 import { graphql } from '../../graphql/graphql.ts';
 import type { Search } from '../../root.tsx';
 import { ButtonLink } from '../../ui/button.tsx';
-import { CopyableText } from '../../ui/copy.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { Input, Select } from '../../ui/field.tsx';
 import { formatCount, formatEnum } from '../../ui/format.ts';
 import { LiveDot } from '../../ui/live-dot.tsx';
 import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { ShowMoreButton } from '../../ui/page.tsx';
+import { formatCurl, joinCommand } from '../../ui/shell.ts';
 import type { JobStatus } from '../../ui/status.tsx';
+import { TerminalBox } from '../../ui/terminal-box.tsx';
 import { JobRow, JobRowData } from '../jobs/job-row.tsx';
 import { useLiveJobs } from '../jobs/live-jobs.ts';
 import { NamespaceFrame } from './frame.tsx';
@@ -208,8 +209,17 @@ function NoJobs({
       </ButtonLink>
       <p>Or from a terminal:</p>
       <div>
-        <CopyableText
-          text={`curl -H "Authorization: Bearer $LOAM_TOKEN" -H 'Content-Type: application/json' \\\n  ${location.origin}/auth/v1/seed/${namespace}/jobs \\\n  -d '${body}'`}
+        <TerminalBox
+          texts={[
+            {
+              client: 'loam',
+              text: joinCommand([`loam run --repo ${repo}`, '--name train', '-- make']),
+            },
+            {
+              client: 'curl',
+              text: formatCurl(`${location.origin}/auth/v1/seed/${namespace}/jobs`, body),
+            },
+          ]}
         />
       </div>
     </Empty>

@@ -2,11 +2,12 @@ import { Link, useNavigate, useParams, useSearch } from '@tanstack/react-router'
 import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import type { Search } from '../../root.tsx';
 import { ButtonLink } from '../../ui/button.tsx';
-import { CopyableText } from '../../ui/copy.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { Input, Select } from '../../ui/field.tsx';
 import { formatBytes, formatCount } from '../../ui/format.ts';
 import { Load, useRetryingQuery } from '../../ui/load.tsx';
+import { formatCurl } from '../../ui/shell.ts';
+import { TerminalBox } from '../../ui/terminal-box.tsx';
 import { RelativeTime } from '../../ui/time.tsx';
 import { PageNavigation } from '../repository/page-links.tsx';
 import { VisibilityBadge } from '../repository/visibility.tsx';
@@ -201,8 +202,17 @@ function NoRepositories({
       </ButtonLink>
       <p>Or from a terminal:</p>
       <div>
-        <CopyableText
-          text={`curl -H "Authorization: Bearer $LOAM_TOKEN" -H 'Content-Type: application/json' \\\n  ${location.origin}/auth/v1/repository/${namespace} \\\n  -d '{"name":"my-repository"}'`}
+        <TerminalBox
+          texts={[
+            { client: 'loam', text: `loam repo create ${namespace}/my-repository --init` },
+            {
+              client: 'curl',
+              text: formatCurl(
+                `${location.origin}/auth/v1/repository/${namespace}`,
+                JSON.stringify({ name: 'my-repository' }),
+              ),
+            },
+          ]}
         />
       </div>
     </Empty>

@@ -6,11 +6,12 @@ import { graphql } from '../../graphql/graphql.ts';
 import type { Search } from '../../root.tsx';
 import { startData } from '../../start.ts';
 import { Button } from '../../ui/button.tsx';
-import { CopyableText } from '../../ui/copy.tsx';
 import { Checkbox, Field, Input, Select, TextArea } from '../../ui/field.tsx';
 import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { PageTitle } from '../../ui/page.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
+import { TerminalBox } from '../../ui/terminal-box.tsx';
+import { formatRepoCreate, formatRepositoryCurl, formatRepositoryGraphql } from './request.ts';
 import { checkDescription, checkRefName, checkRepositoryName } from './rules.ts';
 import { type Visibility, VisibilityField } from './visibility.tsx';
 
@@ -172,46 +173,20 @@ function Form({ namespaces }: { namespaces: string[] }) {
         Create repository
       </Button>
       <details>
-        <summary className="text-sm">Create it with curl or GraphQL</summary>
-        <div className="mt-3 space-y-3">
-          <CopyableText text={curlOf(values)} label="curl command" />
-          <CopyableText text={graphqlOf(values)} label="GraphQL mutation" />
+        <summary className="text-sm">Create it from a terminal</summary>
+        <div className="mt-3">
+          <TerminalBox
+            label="The request"
+            texts={[
+              { client: 'loam', text: formatRepoCreate(values) },
+              { client: 'curl', text: formatRepositoryCurl(values, location.origin) },
+              { client: 'GraphQL', text: formatRepositoryGraphql(values) },
+            ]}
+          />
         </div>
       </details>
     </form>
   );
-}
-
-type Values = {
-  namespace: string;
-  name: string;
-  description: string;
-  visibility: Visibility;
-  defaultBranch: string;
-  autoInit: boolean;
-  gitignoreTemplate: string | null;
-};
-
-function curlOf(values: Values): string {
-  const body = {
-    name: values.name || 'my-repository',
-    description: values.description || undefined,
-    visibility: values.visibility.toLowerCase(),
-    default_branch: values.defaultBranch,
-    auto_init: values.autoInit,
-    gitignore_template: values.gitignoreTemplate ?? undefined,
-  };
-  const quoted = JSON.stringify(body).replaceAll("'", String.raw`'\''`);
-  return `curl -H "Authorization: Bearer $LOAM_TOKEN" -H 'Content-Type: application/json' \\\n  ${location.origin}/auth/v1/repository/${values.namespace} \\\n  -d '${quoted}'`;
-}
-
-function graphqlOf({ visibility, gitignoreTemplate, ...values }: Values): string {
-  const fields = Object.entries({
-    ...values,
-    name: values.name || 'my-repository',
-    ...(gitignoreTemplate && { gitignoreTemplate }),
-  }).map(([name, value]) => `    ${name}: ${JSON.stringify(value)}`);
-  return `mutation {\n  createRepository(input: {\n${fields.join('\n')}\n    visibility: ${visibility}\n  }) {\n    repository { id cloneUrl sshUrl }\n  }\n}`;
 }
 
 /** The templates of the server (`src/repositories/gitignore`). */

@@ -5,9 +5,10 @@ import { useLiveSubscription } from '../../live/follow.ts';
 import type { Search } from '../../root.tsx';
 import { startData } from '../../start.ts';
 import { Button } from '../../ui/button.tsx';
-import { CopyableText } from '../../ui/copy.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { formatBytes } from '../../ui/format.ts';
+import { quoteForShell } from '../../ui/shell.ts';
+import { TerminalBox } from '../../ui/terminal-box.tsx';
 import { RelativeTime } from '../../ui/time.tsx';
 import { ActivityChart } from './activity-chart.tsx';
 import { NewFileLink } from './edit/links.tsx';
@@ -27,9 +28,9 @@ export default function Overview() {
             <>
               <PushNotice repository={repository} onPush={reload} />
               <Empty title="Nothing was pushed yet">
-                <p>From a terminal, with a token as the password:</p>
+                <p>From a terminal:</p>
                 <div>
-                  <CopyableText text={pushCommands(repository)} />
+                  <PushBox repository={repository} />
                 </div>
                 <NewFileLink repository={repository} path="" />
               </Empty>
@@ -90,44 +91,56 @@ export default function Overview() {
   );
 }
 
-function CloneBox({ repository }: { repository: RepositoryData }) {
-  const [protocol, setProtocol] = useState<'HTTP' | 'SSH'>('HTTP');
-  const url = protocol === 'HTTP' ? repository.cloneUrl : repository.sshUrl;
+const PASSWORD_HINT = <p>Use a token as the password, with any user name.</p>;
+
+function CloneBox({ repository: { fullName, cloneUrl, sshUrl } }: { repository: RepositoryData }) {
   return (
     <section aria-labelledby="clone">
-      <div className="mb-2 flex items-baseline gap-3">
-        <h2 id="clone" className="text-base">
-          Clone
-        </h2>
-        {(['HTTP', 'SSH'] as const).map((each) => (
-          <button
-            key={each}
-            type="button"
-            aria-pressed={protocol === each}
-            onClick={() => setProtocol(each)}
-            className="min-h-6 min-w-6 text-sm text-dim aria-pressed:font-medium aria-pressed:text-ink aria-pressed:underline"
-          >
-            {each}
-          </button>
-        ))}
-      </div>
-      <CopyableText text={`git clone ${url}`} label="Clone command" />
-      <p className="mt-2 text-sm text-dim">
-        {protocol === 'HTTP'
-          ? 'Use a token as the password, with any user name.'
-          : 'With an SSH key from your settings.'}
-      </p>
+      <h2 id="clone" className="mb-2 text-base">
+        Clone
+      </h2>
+      <TerminalBox
+        label="Clone command"
+        texts={[
+          { client: 'HTTP', text: `git clone ${cloneUrl}`, hint: PASSWORD_HINT },
+          {
+            client: 'SSH',
+            text: `git clone ${sshUrl}`,
+            hint: <p>With an SSH key from your settings.</p>,
+          },
+          { client: 'loam', text: `loam repo clone ${fullName}` },
+        ]}
+      />
     </section>
   );
 }
 
 /** The commands that push the first commit of an empty repository. */
-function pushCommands({ cloneUrl, defaultBranch }: RepositoryData): string {
-  return `git init -b ${defaultBranch}
-git remote add origin ${cloneUrl}
-echo "# Hello" > README.md
-git add README.md && git commit -m "First commit"
-git push -u origin ${defaultBranch}`;
+function PushBox({
+  repository: { fullName, name, cloneUrl, defaultBranch },
+}: {
+  repository: RepositoryData;
+}) {
+  const branch = quoteForShell(defaultBranch);
+  // For `cd`, a leading hyphen begins an option, and `-` is the folder before.
+  const folder = name.startsWith('-') ? `./${name}` : name;
+  const commit = `echo "# Hello" > README.md
+git add README.md && git commit -m "First commit"`;
+  return (
+    <TerminalBox
+      texts={[
+        {
+          client: 'loam',
+          text: `loam repo clone ${fullName} && cd ${folder}\n${commit}\ngit push -u origin HEAD:${branch}`,
+        },
+        {
+          client: 'git',
+          text: `git init -b ${branch}\ngit remote add origin ${cloneUrl}\n${commit}\ngit push -u origin ${branch}`,
+          hint: PASSWORD_HINT,
+        },
+      ]}
+    />
+  );
 }
 
 const PushSubscription = graphql(`

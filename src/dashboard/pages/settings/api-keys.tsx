@@ -1,14 +1,16 @@
 import { useState } from 'react';
 import { useFormMutation } from '../../graphql/act.ts';
 import { graphql } from '../../graphql/graphql.ts';
+import { startData } from '../../start.ts';
 import { Button } from '../../ui/button.tsx';
-import { CopyableText } from '../../ui/copy.tsx';
 import { Dialog } from '../../ui/dialog.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { Field, Input, Select } from '../../ui/field.tsx';
 import { useRetryingQuery } from '../../ui/load.tsx';
 import { useAfterCursor } from '../../ui/paging.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
+import { formatCurl } from '../../ui/shell.ts';
+import { TerminalBox } from '../../ui/terminal-box.tsx';
 import { CreatedDialog, CredentialsPage, ExpiryField } from './credentials.tsx';
 import { useMyNamespaces } from './restrictions.tsx';
 import { type Scope, ScopeBadges, ScopeFields } from './scopes.tsx';
@@ -41,6 +43,8 @@ export default function ApiKeysPage() {
   const after = useAfterCursor();
   const asked = useRetryingQuery({ query: ApiKeysQuery, variables: { after } });
   const remove = useFormMutation(DeleteApiKey, { changes: ['ApiKey'] });
+  // Names of keys are unique on the server.
+  const exampleName = `${startData.viewer?.username}-ci`;
   return (
     <CredentialsPage
       title="API keys"
@@ -62,8 +66,17 @@ export default function ApiKeysPage() {
           {addButton}
           <p>Or from a terminal:</p>
           <div>
-            <CopyableText
-              text={`curl -H "Authorization: Bearer $LOAM_TOKEN" -H 'Content-Type: application/json' \\\n  ${location.origin}/auth/v1/api_keys \\\n  -d '{"name":"ci"}'`}
+            <TerminalBox
+              texts={[
+                { client: 'loam', text: `loam keys create ${exampleName}` },
+                {
+                  client: 'curl',
+                  text: formatCurl(
+                    `${location.origin}/auth/v1/api_keys`,
+                    JSON.stringify({ name: exampleName }),
+                  ),
+                },
+              ]}
             />
           </div>
         </Empty>
@@ -105,7 +118,7 @@ function NewApiKey({ onClose }: { onClose: () => void }) {
         label={`The API key ${name} was created.`}
         secret={key}
         // Single quotes: a shell would expand a `$` in the key as a variable.
-        command={`export LOAM_KEY='${key}'\ncurl -H "Authorization: API-Key $LOAM_KEY" \\\n  ${location.origin}/auth/v1/whoami`}
+        curl={`export LOAM_KEY='${key}'\ncurl -H "Authorization: API-Key $LOAM_KEY" \\\n  ${location.origin}/auth/v1/whoami`}
         onClose={onClose}
       />
     );

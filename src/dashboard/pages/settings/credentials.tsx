@@ -2,12 +2,14 @@
 import { type ReactNode, useState } from 'react';
 import type { Problem } from '../../graphql/client.ts';
 import { Button } from '../../ui/button.tsx';
-import { CopyableText, OneTimeSecret } from '../../ui/copy.tsx';
+import { OneTimeSecret } from '../../ui/copy.tsx';
 import { Confirm, Dialog } from '../../ui/dialog.tsx';
 import { Field, Input, Select } from '../../ui/field.tsx';
 import { Load, type QueryResult } from '../../ui/load.tsx';
 import { notify } from '../../ui/notices.tsx';
 import { CursorPagination } from '../../ui/paging.tsx';
+import { quoteForShell } from '../../ui/shell.ts';
+import { TerminalBox } from '../../ui/terminal-box.tsx';
 import { formatExactTime, RelativeTime, useUnixSeconds } from '../../ui/time.tsx';
 import { SettingsFrame } from './frame.tsx';
 
@@ -190,15 +192,15 @@ export function CreatedDialog({
   title,
   label,
   secret,
-  command,
+  curl,
   note,
   onClose,
 }: {
   title: string;
   label: string;
   secret: string;
-  /** A shell command that tries the secret. */
-  command: string;
+  /** Lines for a shell that try the secret with curl. */
+  curl: string;
   note?: string;
   onClose: () => void;
 }) {
@@ -207,7 +209,15 @@ export function CreatedDialog({
       <div className="space-y-4">
         <OneTimeSecret label={label} value={secret} />
         <p className="text-sm">Try it in a terminal:</p>
-        <CopyableText text={command} />
+        <TerminalBox
+          texts={[
+            {
+              client: 'loam',
+              text: `export LOAM_URL=${location.origin}\nexport LOAM_TOKEN=${quoteForShell(secret)}\nloam whoami`,
+            },
+            { client: 'curl', text: curl, hint: null },
+          ]}
+        />
         {note && <p className="text-sm text-dim">{note}</p>}
         <div className="flex justify-end">
           <Button look="primary" onClick={onClose}>

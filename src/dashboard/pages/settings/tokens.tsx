@@ -9,6 +9,7 @@ import { formatCount } from '../../ui/format.ts';
 import { useRetryingQuery } from '../../ui/load.tsx';
 import { useAfterCursor } from '../../ui/paging.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
+import { formatCurl } from '../../ui/shell.ts';
 import { CreatedDialog, CredentialsPage, ExpiryField } from './credentials.tsx';
 import { RestrictionFields, type TokenRestriction } from './restrictions.tsx';
 import { type Scope, ScopeBadges, ScopeFields } from './scopes.tsx';
@@ -149,7 +150,7 @@ function NewToken({ onClose }: { onClose: () => void }) {
         title="The new token"
         label={`The token ${name} was created.`}
         secret={token}
-        command={`export LOAM_TOKEN=${token}\ncurl -H "Authorization: Bearer $LOAM_TOKEN" \\\n  ${location.origin}/auth/v1/whoami`}
+        curl={`export LOAM_TOKEN=${token}\n${formatCurl(`${location.origin}/auth/v1/whoami`)}`}
         note="For git, use the token as the password; the user name can be anything."
         onClose={onClose}
       />

@@ -1,10 +1,11 @@
 import { Link } from '@tanstack/react-router';
 import { graphql } from '../../graphql/graphql.ts';
 import { ButtonLink } from '../../ui/button.tsx';
-import { CopyableText } from '../../ui/copy.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { CursorPagination, useAfterCursor } from '../../ui/paging.tsx';
+import { formatCurl, joinCommand } from '../../ui/shell.ts';
+import { TerminalBox } from '../../ui/terminal-box.tsx';
 import { NamespaceFrame } from '../namespace/frame.tsx';
 import { eventName } from './event-types.tsx';
 import { WebhookState } from './state.tsx';
@@ -39,13 +40,25 @@ export default function WebhooksPage() {
   );
 }
 
-function exampleBody(namespace: string): string {
-  return JSON.stringify({
-    name: 'chat',
-    url: 'https://example.org/loam',
-    event_types: ['job.completed', 'job.failed'],
-    namespaces: [namespace],
-  });
+function CreateExample({ namespace }: { namespace: string }) {
+  const [name, url, types] = ['chat', 'https://example.org/loam', ['job.completed', 'job.failed']];
+  const body = JSON.stringify({ name, url, event_types: types, namespaces: [namespace] });
+  return (
+    <TerminalBox
+      texts={[
+        {
+          client: 'loam',
+          text: joinCommand([
+            `loam webhooks create ${url}`,
+            `--events ${types.join(',')}`,
+            `--name ${name}`,
+            `--namespace ${namespace}`,
+          ]),
+        },
+        { client: 'curl', text: formatCurl(`${location.origin}/auth/v1/seed/webhooks`, body) },
+      ]}
+    />
+  );
 }
 
 function List({ namespace }: { namespace: string }) {
@@ -65,9 +78,7 @@ function List({ namespace }: { namespace: string }) {
             {create}
             <p>Or from a terminal:</p>
             <div>
-              <CopyableText
-                text={`curl -H "Authorization: Bearer $LOAM_TOKEN" -H 'Content-Type: application/json' \\\n  ${location.origin}/auth/v1/seed/webhooks \\\n  -d '${exampleBody(namespace)}'`}
-              />
+              <CreateExample namespace={namespace} />
             </div>
           </Empty>
         ) : (

@@ -1,12 +1,11 @@
-import { useState } from 'react';
-import { CopyableText } from '../../../ui/copy.tsx';
 import { formatMoney } from '../../../ui/format.ts';
-import { type Draft, type Input, pricePerHour, toCreateInput } from './draft.ts';
+import { InstallHint, TerminalBox, TokenHint } from '../../../ui/terminal-box.tsx';
+import { type Draft, pricePerHour, toCreateInput } from './draft.ts';
 import type { JobOptions } from './queries.ts';
+import { formatJobCurl, formatJobGraphql, formatLoamRun } from './request.ts';
 
-/** The price of the job, and the form as a curl or GraphQL request. */
+/** The price of the job, and the form as a command or a request. */
 export function RequestPreview({ draft, options }: { draft: Draft; options: JobOptions }) {
-  const [kind, setKind] = useState<'curl' | 'GraphQL'>('curl');
   const price = pricePerHour(draft, options);
   const input = toCreateInput(draft);
   return (
@@ -21,84 +20,47 @@ export function RequestPreview({ draft, options }: { draft: Draft; options: JobO
           reached at the timeout.
         </p>
       </div>
-      <div>
-        <div className="mb-2 flex items-baseline gap-3">
-          <h2 className="text-base">As a request</h2>
-          {(['curl', 'GraphQL'] as const).map((each) => (
-            <button
-              key={each}
-              type="button"
-              aria-pressed={kind === each}
-              onClick={() => setKind(each)}
-              className="text-sm text-dim aria-pressed:font-medium aria-pressed:text-ink aria-pressed:underline"
-            >
-              {each}
-            </button>
-          ))}
-        </div>
-        <CopyableText
-          text={kind === 'curl' ? formatCurl(input) : formatGraphql(input, options)}
+      <section aria-labelledby="request">
+        <h2 id="request" className="mb-2 text-base">
+          From a terminal
+        </h2>
+        <TerminalBox
           label="The request"
+          texts={[
+            {
+              client: 'loam',
+              text: formatLoamRun(input, options),
+              hint: (
+                <>
+                  {input.secrets && (
+                    <p>
+                      Export {input.secrets.map(({ name }) => name).join(', ')} in your shell first.
+                      Values of secrets are not shown here.
+                    </p>
+                  )}
+                  {!input.repo && (
+                    <p>In a clone of a repository, the job also gets your working directory.</p>
+                  )}
+                  <InstallHint />
+                </>
+              ),
+            },
+            {
+              client: 'curl',
+              text: formatJobCurl(input, location.origin),
+              hint: (
+                <>
+                  {(input.secrets || input.labels) && (
+                    <p>Secrets and labels can only be set with loam or GraphQL.</p>
+                  )}
+                  <TokenHint />
+                </>
+              ),
+            },
+            { client: 'GraphQL', text: formatJobGraphql(input, options) },
+          ]}
         />
-      </div>
+      </section>
     </aside>
   );
-}
-
-/** REST names of input fields. */
-const REST_NAMES: Partial<Record<keyof Input, string>> = {
-  gpuCount: 'gpu_count',
-  memoryGb: 'memory_gb',
-  diskGb: 'disk_gb',
-  timeoutMinutes: 'timeout_minutes',
-  outputPath: 'output_path',
-};
-
-/** REST has no secrets and no labels, so the command has a note about them. */
-function formatCurl({ namespace, secrets, labels, ...input }: Input): string {
-  const body = Object.entries(input).map(([name, value]) => {
-    const rest = REST_NAMES[name as keyof Input] ?? name;
-    if (name === 'gpu')
-      return [rest, value === 'NONE' ? 'none' : String(value).replaceAll('_', '-')];
-    if (name === 'region') return [rest, String(value).toLowerCase().replaceAll('_', '-')];
-    if (name === 'env')
-      return [
-        rest,
-        Object.fromEntries(
-          (value as { name: string; value: string }[]).map((e) => [e.name, e.value]),
-        ),
-      ];
-    return [rest, value];
-  });
-  const json = JSON.stringify(Object.fromEntries(body), null, 2).replaceAll("'", "'\\''");
-  const note =
-    secrets?.length || labels?.length
-      ? '# Secrets and labels can only be set through GraphQL.\n'
-      : '';
-  return `${note}curl -H "Authorization: Bearer $LOAM_TOKEN" \\
-  -H 'Content-Type: application/json' \\
-  ${location.origin}/auth/v1/seed/${namespace}/jobs \\
-  -d '${json}'`;
-}
-
-function formatGraphql({ secrets, ...input }: Input, options: JobOptions): string {
-  const enums = new Set<unknown>([
-    ...options.gpus.map(({ gpu }) => gpu),
-    ...options.regions.map(({ region }) => region),
-  ]);
-  const literal = (value: unknown): string => {
-    if (enums.has(value)) return String(value);
-    if (Array.isArray(value)) return `[${value.map(literal).join(', ')}]`;
-    if (typeof value === 'object' && value !== null)
-      return `{${Object.entries(value)
-        .map(([name, each]) => `${name}: ${literal(each)}`)
-        .join(', ')}}`;
-    return JSON.stringify(value);
-  };
-  // Values of secrets are not shown.
-  const hidden = secrets?.map(({ name }) => ({ name, value: '…' }));
-  const fields = Object.entries({ ...input, ...(hidden && { secrets: hidden }) })
-    .map(([name, value]) => `    ${name}: ${literal(value)}`)
-    .join('\n');
-  return `mutation {\n  createJob(input: {\n${fields}\n  }) {\n    job { id name status }\n  }\n}`;
 }

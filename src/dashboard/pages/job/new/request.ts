@@ -1,0 +1,94 @@
+/** The draft of a new job as a `loam` command, and as a request for curl or GraphQL. */
+import { formatCurl, joinCommand, quoteForShell } from '../../../ui/shell.ts';
+import type { Input } from './draft.ts';
+import type { JobOptions } from './queries.ts';
+
+/** Options that equal the server's defaults are left out. Values of secrets are not shown. */
+export function formatLoamRun(input: Input, options: JobOptions): string {
+  const { namespace, repo, branch, image, gpuCount } = input;
+  const parts = ['loam run'];
+  const add = (option: string, value: string | number) =>
+    parts.push(`--${option} ${quoteForShell(String(value))}`);
+  if (repo) add('repo', branch ? `${repo}@${branch}` : repo);
+  if (image) add('image', image);
+  if (namespace !== repo?.split('/')[0]) add('namespace', namespace);
+  if (input.name) add('name', input.name);
+  if (input.gpu !== 'NONE')
+    add('gpu', restName(input.gpu) + (gpuCount && gpuCount > 1 ? `:${gpuCount}` : ''));
+  add('cpu', input.cpu ?? options.defaultCpu);
+  const settings = [
+    ['memory', input.memoryGb, 'G', options.memoryGb.default],
+    ['disk', input.diskGb, 'G', options.diskGb.default],
+    ['timeout', input.timeoutMinutes, 'm', options.timeoutMinutes.default],
+    ['retries', input.retries, '', options.retries.default],
+  ] as const;
+  for (const [option, value, unit, byDefault] of settings)
+    if (value != null && value !== byDefault) add(option, `${value}${unit}`);
+  if (input.region && input.region !== options.defaultRegion)
+    add('region', restName(input.region).toLowerCase());
+  if (input.outputPath) add('output', input.outputPath);
+  for (const { name, value } of input.env ?? []) add('env', `${name}=${value}`);
+  for (const { name } of input.secrets ?? []) add('secret', name);
+  for (const { key, value } of input.labels ?? []) add('label', `${key}=${value ?? ''}`);
+  // One argument is text for a shell, as the form has it.
+  parts.push(`-- ${quoteForShell(input.command)}`);
+  return joinCommand(parts);
+}
+
+/** A value of the schema as REST and the command name it: `A100_80GB` is `A100-80GB`. */
+function restName(value: string): string {
+  return value.replaceAll('_', '-');
+}
+
+/** REST names of input fields. */
+const REST_NAMES: Partial<Record<keyof Input, string>> = {
+  gpuCount: 'gpu_count',
+  memoryGb: 'memory_gb',
+  diskGb: 'disk_gb',
+  timeoutMinutes: 'timeout_minutes',
+  outputPath: 'output_path',
+};
+
+/** REST has neither secrets nor labels. */
+export function formatJobCurl(
+  { namespace, secrets, labels, ...input }: Input,
+  origin: string,
+): string {
+  const body = Object.entries(input).map(([name, value]) => {
+    const rest = REST_NAMES[name as keyof Input] ?? name;
+    if (name === 'gpu') return [rest, value === 'NONE' ? 'none' : restName(String(value))];
+    if (name === 'region') return [rest, restName(String(value)).toLowerCase()];
+    if (name === 'env')
+      return [
+        rest,
+        Object.fromEntries(
+          (value as { name: string; value: string }[]).map((e) => [e.name, e.value]),
+        ),
+      ];
+    return [rest, value];
+  });
+  const url = `${origin}/auth/v1/seed/${encodeURIComponent(namespace)}/jobs`;
+  return formatCurl(url, JSON.stringify(Object.fromEntries(body), null, 2));
+}
+
+export function formatJobGraphql({ secrets, ...input }: Input, options: JobOptions): string {
+  const enums = new Set<unknown>([
+    ...options.gpus.map(({ gpu }) => gpu),
+    ...options.regions.map(({ region }) => region),
+  ]);
+  const literal = (value: unknown): string => {
+    if (enums.has(value)) return String(value);
+    if (Array.isArray(value)) return `[${value.map(literal).join(', ')}]`;
+    if (typeof value === 'object' && value !== null)
+      return `{${Object.entries(value)
+        .map(([name, each]) => `${name}: ${literal(each)}`)
+        .join(', ')}}`;
+    return JSON.stringify(value);
+  };
+  // Values of secrets are not shown.
+  const hidden = secrets?.map(({ name }) => ({ name, value: '…' }));
+  const fields = Object.entries({ ...input, ...(hidden && { secrets: hidden }) })
+    .map(([name, value]) => `    ${name}: ${literal(value)}`)
+    .join('\n');
+  return `mutation {\n  createJob(input: {\n${fields}\n  }) {\n    job { id name status }\n  }\n}`;
+}
