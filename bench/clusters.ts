@@ -63,7 +63,8 @@ if (ENGINES.includes('kubernetes')) await measureKubernetes();
 if (ENGINES.includes('pending')) await measurePending();
 
 async function measureSlurm(): Promise<void> {
-  await using cluster = await openSlurmCluster();
+  // Room for all jobs in flight: with less, the rate would be that of the slots.
+  await using cluster = await openSlurmCluster({ cpus: IN_FLIGHT / 2, memoryMb: 16_000 });
   const { conf = '', dir = '', users = '' } = cluster.config;
   await using bench = await openBench({
     LOAM_RUNNER: 'slurm',
@@ -71,7 +72,6 @@ async function measureSlurm(): Promise<void> {
     LOAM_SLURM_DIR: dir,
     LOAM_SLURM_USERS: users,
     LOAM_SLURM_NODE: process.execPath,
-    // Small enough that all jobs in flight would fit on the nodes, if these had as many CPUs.
     LOAM_SLURM_MAX_CPUS: '1',
     LOAM_SLURM_MAX_JOBS: String(IN_FLIGHT),
   });
