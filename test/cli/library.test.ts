@@ -9,7 +9,7 @@ import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client as HttpClient, startApp, type TestApp } from '../support/harness.ts';
 import { LoamUser } from '../support/loam-command.ts';
-import { needs } from '../support/needs.ts';
+import { needs, SYSTEM_NODE } from '../support/needs.ts';
 
 const ROOT = join(import.meta.dirname, '../..');
 const LIBRARY = join(ROOT, 'dist/sdk/loam.js');
@@ -247,7 +247,7 @@ test.each([
 
 test.for([
   { version: 26, node: process.execPath },
-  { version: 20, node: '/usr/bin/node' },
+  { version: 20, node: SYSTEM_NODE },
 ])(
   'the first example of the reference runs in Node $version, with the credential of the command',
   async ({ version, node }, ctx) => {

@@ -3,6 +3,7 @@
  * it with its Debian package; under `LOAM_TEST_REQUIRE=all` (as in CI) the test fails instead, unless the requirement is optional.
  */
 import { execFileSync } from 'node:child_process';
+import { existsSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
 import type { TestContext } from 'vitest';
@@ -23,6 +24,13 @@ const install = (packages: string) => `apt install ${packages}`;
 export const KUBE_CACHE =
   process.env.LOAM_TEST_KUBE_DIR ??
   join(process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'loam/kubernetes');
+
+/** The Node with which npm was started. Its scripts find the one of node_modules before it. */
+export const SYSTEM_NODE =
+  process.env.PATH?.split(':')
+    .filter((folder) => !folder.includes('node_modules'))
+    .map((folder) => join(folder, 'node'))
+    .find((path) => existsSync(path)) ?? process.execPath;
 
 const REQUIREMENTS = {
   bubblewrap: {
@@ -94,8 +102,8 @@ const REQUIREMENTS = {
   nft: { probe: ['nft', '--version'], remedy: install('nftables') },
   nginx: { probe: ['nginx', '-v'], remedy: install('nginx-light') },
   node20: {
-    probe: ['sh', '-c', '/usr/bin/node --version | grep "^v20[.]"'],
-    remedy: 'install Node 20 as /usr/bin/node',
+    probe: ['sh', '-c', `${SYSTEM_NODE} --version | grep "^v20[.]"`],
+    remedy: 'start npm with Node 20',
   },
   openssl: { probe: ['openssl', 'version'], remedy: install('openssl') },
   paramiko: {
