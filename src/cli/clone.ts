@@ -14,17 +14,19 @@ export async function readRemotes(): Promise<Remote[]> {
     .flatMap(([, url = '']) => parseRemote(url) ?? []);
 }
 
-/** `https://host/ns/name.git`, `ssh://git@host:22/ns/name` and `git@host:ns/name`. */
+/**
+ * `https://host/ns/name.git`, `ssh://git@host:22/ns/name` and `git@host:ns/name`.
+ * @returns null for another form, and for names that no repository of Loam has
+ */
 export function parseRemote(url: string): Remote | null {
   const scp = /^(?:[^@/]+@)?([^:/]+):(?!\/\/)\/?(.+)$/.exec(url);
   const given = scp ? `ssh://${scp[1]}/${scp[2]}` : url;
   if (!URL.canParse(given)) return null;
   const { protocol, host, hostname, pathname } = new URL(given);
-  const [, namespace, name] = /^\/([^/]+)\/([^/]+?)(?:\.git)?\/?$/.exec(pathname) ?? [];
+  const [, namespace, name] = /^\/([\w.-]+)\/([\w.-]+?)(?:\.git)?\/?$/.exec(pathname) ?? [];
   if (!namespace || !name || !/^(https?|ssh):$/.test(protocol)) return null;
   const isHttp = protocol !== 'ssh:';
-  const path = { namespace: decodeURIComponent(namespace), name: decodeURIComponent(name) };
-  return { host: hostname, origin: isHttp ? `${protocol}//${host}` : null, ...path };
+  return { host: hostname, origin: isHttp ? `${protocol}//${host}` : null, namespace, name };
 }
 
 /** Whether a remote belongs to a server. A remote over SSH has another port, so its host decides. */

@@ -31,7 +31,7 @@ export async function pushSnapshot(target: SnapshotTarget): Promise<string> {
         env: { ...env, ...secrets(target) },
         input,
       });
-    await run(['add', '--all']);
+    await run(['add', '--all', ...((await isSparse()) ? ['--sparse'] : [])]);
     const tree = await run(['write-tree']);
     const head = await git(['rev-parse', '--verify', '--quiet', 'HEAD'], { mayFail: true });
     const parent = head === null ? [] : ['-p', head];
@@ -52,7 +52,8 @@ async function prepare(folder: string, index: string, objects: string) {
   const env = {
     GIT_INDEX_FILE: join(folder, 'index'),
     GIT_OBJECT_DIRECTORY: join(folder, 'objects'),
-    GIT_ALTERNATE_OBJECT_DIRECTORIES: objects,
+    // A list with colons. Git reads an entry in quotes as text, so that the path may have some.
+    GIT_ALTERNATE_OBJECT_DIRECTORIES: JSON.stringify(objects),
   };
   await mkdir(env.GIT_OBJECT_DIRECTORY);
   const found = await stat(index).catch(() => null);
@@ -63,6 +64,12 @@ async function prepare(folder: string, index: string, objects: string) {
     await utimes(env.GIT_INDEX_FILE, seconds, seconds);
   }
   return env;
+}
+
+/** Whether git would refuse to add files outside of a sparse checkout. Older versions, which do not, lack the option. */
+async function isSparse(): Promise<boolean> {
+  const args = ['config', '--type=bool', '--get', 'core.sparseCheckout'];
+  return (await git(args, { mayFail: true })) === 'true';
 }
 
 /** The credential reaches git in the environment of this one process, and only for this server. */
@@ -82,6 +89,13 @@ function settings({ server, username }: SnapshotTarget): string[] {
     'core.hooksPath': '/dev/null',
     // Finds what both sides have, even if the server is ahead of the clone.
     'push.negotiate': 'true',
+    // What the user pushes besides branches: a snapshot must publish neither tags nor submodules.
+    'push.followTags': 'false',
+    'push.recurseSubmodules': 'no',
+    // Refusals that protect commits and branches: of unsigned pushes, of changed line ends, of files that others have locked.
+    'push.gpgSign': 'false',
+    'core.safecrlf': 'false',
+    'lfs.locksverify': 'false',
     'advice.addEmbeddedRepo': 'false',
     'user.name': username,
     'user.email': `${username}@${new URL(server).hostname}`,

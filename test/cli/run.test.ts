@@ -107,6 +107,36 @@ test('a repository without a commit runs too, and the snapshot is no branch of i
   expect(await user.exec('git', ['ls-remote', 'loam'], { cwd })).toBe('');
 });
 
+test('whatever the settings of git, a snapshot is complete, and nothing else is published', async () => {
+  await ada.post('/auth/v1/repository/ada', { name: 'odd' });
+  await user.exec('git', ['clone', '-q', `${app.base}/ada/odd.git`, 'a:b']);
+  const root = join(user.home, 'a:b');
+  const script = `
+    mkdir in out ./- && echo in > in/file && echo out > out/file && echo dash > ./-/file
+    git init -q sub && git -C sub commit -q --allow-empty -m Submodule
+    git -c protocol.file.allow=always submodule --quiet add ./sub
+    git add . && git commit -qm Files && git push -q
+    git tag -am Private private
+    git init -q --bare ../published && git -C sub remote add origin "$PWD/../published"
+    git -C sub commit -q --allow-empty -m Private
+    for setting in push.followTags=true push.recurseSubmodules=on-demand push.gpgSign=true core.safecrlf=true
+    do git config "\${setting%=*}" "\${setting#*=}"; done
+    git remote add broken https://example.com/%zz/model.git
+    git sparse-checkout set in -
+    mkdir out && echo new > out/new
+    printf '* text eol=crlf\\n' > .gitattributes && printf 'a\\n' > $'new\\nline'`;
+  await user.exec('bash', ['-ec', script], { cwd: root });
+  const listed = await user.exec('git', ['ls-remote', 'origin'], { cwd: root });
+  const command = 'cat file ../in/file ../out/file ../out/new; ls -b ..';
+  const cwd = join(root, '-');
+  expect((await user.loam(['run', '--', command], { cwd })).split('\n')).toEqual([
+    ...['dash', 'in', 'out', 'new'],
+    ...['-', 'in', 'new\\nline', 'out', 'sub', ''],
+  ]);
+  expect(await user.exec('git', ['ls-remote', 'origin'], { cwd: root })).toBe(listed);
+  expect(await user.exec('git', ['ls-remote', 'published'])).toBe('');
+});
+
 test('outside of a clone, a repository or an image is needed', async () => {
   const nowhere = await user.run(['run', '--', 'true']);
   expect([nowhere.code, nowhere.stderr]).toEqual([2, expect.stringContaining('--repo')]);

@@ -97,6 +97,8 @@ test('remotes of every form are recognised', () => {
     'file:///srv/ada/model',
     '../model',
     'https://loam.example/',
+    'https://loam.example/ada/%zz',
+    'https://loam.example/ada/%1b[2J',
   ])
     expect(of(url)).toBeNull();
 });

@@ -17,7 +17,7 @@ import {
 } from '../options.ts';
 import { type JobOptions, nameFor } from '../sdk/job-input.ts';
 import { pushSnapshot } from '../snapshot.ts';
-import { note, print, printJson, StatusLine } from '../terminal.ts';
+import { note, print, printJson, StatusLine, safeText } from '../terminal.ts';
 import { downloadArtifacts } from './artifacts.ts';
 import { announced, followToEnd } from './follow.ts';
 
@@ -52,7 +52,7 @@ export function addRunCommand(program: Program): void {
         throw new UsageError('Put the command after "--": loam run -- python train.py');
       const connection = await connectHere(program.opts());
       const source = await prepareSource(connection, options);
-      const command = (source.folder ? `cd ${quote(source.folder)} || exit; ` : '') + toShell(args);
+      const command = enter(source.folder) + toShell(args);
       const job = await connection.client.run(
         command,
         {
@@ -76,7 +76,7 @@ export function addRunCommand(program: Program): void {
       );
       if (options.detach) {
         if (options.json) printJson(await job.info());
-        else print(`${job.namespace}/${job.name}`);
+        else print(safeText(`${job.namespace}/${job.name}`));
         return;
       }
       note(`Job ${job.namespace}/${job.name}: ${job.url}`);
@@ -85,6 +85,11 @@ export function addRunCommand(program: Program): void {
       if (options.get !== undefined && info?.artifacts)
         await downloadArtifacts(job, { folder: options.get });
     });
+}
+
+/** The folder begins with a dot, because `cd` takes `-` for the previous folder and searches other names in CDPATH. */
+function enter(folder: string): string {
+  return folder === '' ? '' : `cd ${quote(`./${folder}`)} || exit; `;
 }
 
 type Source = {
