@@ -403,6 +403,45 @@ print(json.dumps([written, str(warned[0].message), os.access("${folder}/file", o
   expect(await readFile(join(home, 'untouched'), 'utf8')).toBe('old');
 });
 
+test('a link in the place of the archive is not followed', async () => {
+  await using server = await serveArchive([{ name: 'file', text: 'new' }]);
+  const folder = await mkdtemp(join(home, 'archive-'));
+  const victim = join(home, 'victim');
+  await writeFile(victim, 'old');
+  await symlink(victim, join(folder, '.loam-job1.tar.gz'));
+  const seen = await value(
+    `
+try:
+    client.job("evil", "ada").artifacts.download("${folder}")
+except OSError as error:
+    print(json.dumps(error.strerror))`,
+    { LOAM_URL: server.url },
+  );
+  expect(seen).toBe('Too many levels of symbolic links');
+  expect(await readFile(victim, 'utf8')).toBe('old');
+});
+
+test('a token that no header can have is not shown, and wrong types are bad answers', async () => {
+  const { code, stderr } = await start('import loam; loam.Client()', {
+    LOAM_TOKEN: 'secret\ntoken',
+  }).ended;
+  expect([code, stderr]).toEqual([1, expect.stringContaining('token: must be ASCII')]);
+  expect(stderr).not.toContain('secret');
+  await using server = await hostile((req, res) => {
+    if (!req.url?.includes('/logs')) return void res.end(JSON.stringify(JOB));
+    res.end('id: 1\nevent: log\ndata: []\n\n');
+  });
+  const seen = await value(
+    `
+try:
+    list(client.job("evil", "ada").logs())
+except loam.LoamError as error:
+    print(json.dumps(error.code))`,
+    { LOAM_URL: server.url },
+  );
+  expect(seen).toBe('bad_answer');
+});
+
 test('a hostile server gets no credential by a redirect, and its answers are bounded', async () => {
   await using thief = await hostile((_req, res) => void res.writeHead(403).end());
   await using server = await hostile((req, res) => {

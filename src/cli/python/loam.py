@@ -608,8 +608,8 @@ class Job:
                             return
                         last_id = event.id or last_id
                         if event.kind == "log":
-                            timestamp, message = event.data["timestamp"], event.data["message"]
-                            lines.append(LogLine(last_id, timestamp, message))
+                            timestamp, message = event.data.get("timestamp"), event.data["message"]
+                            lines.append(LogLine(last_id, str(timestamp), str(message)))
                     yield lines
             except LoamError as failure:
                 if not failure.is_temporary:
@@ -638,7 +638,7 @@ class Job:
                     raise _no_loam(url)
                 try:
                     yield [event for event in map(_parse_event, blocks) if event is not None]
-                except (ValueError, KeyError):
+                except (ValueError, KeyError, TypeError):
                     raise _no_loam(url) from None
 
     def wait(self, timeout: float | None = None) -> JobInfo:
@@ -758,7 +758,7 @@ class Artifacts:
                 raise _refusal(response, origin)
             resumed = response.status == 206
             left = size - have if resumed else size
-            with open(archive, "ab" if resumed else "wb") as file:
+            with _open_hidden(archive, keep=resumed) as file:
                 while True:
                     with _reaching(origin):
                         chunk = response.read(_CHUNK_BYTES)
@@ -1343,6 +1343,8 @@ def _parse_event(block: bytes) -> _Event | None:
     event = _Event(
         int(fields.get(b"id", b"0")), fields[b"event"].decode(), json.loads(fields[b"data"])
     )
+    if not isinstance(event.data, dict) or (event.kind == "log" and "message" not in event.data):
+        raise ValueError("not an event of a log")
     if event.kind == "error":
         error = event.data["error"]
         raise LoamError(error["code"], error["message"], _STATUS.get(error["code"], 500))
@@ -1414,7 +1416,7 @@ def _credentials(url: str | None, token: str | None) -> tuple[str, str]:
     if token is None and (
         url is None or known_url is None or _parse_origin(url) == _parse_origin(known_url)
     ):
-        token = os.environ.get("LOAM_TOKEN") or None
+        token = os.environ.get("LOAM_TOKEN", "").strip() or None
     url = url or known_url or file.get("default")
     if not url:
         raise LoamError(
@@ -1428,6 +1430,9 @@ def _credentials(url: str | None, token: str | None) -> tuple[str, str]:
             f'You are not signed in to {origin}. Run "loam login {origin}", or set LOAM_TOKEN.',
             401,
         )
+    # The error of http.client would show it.
+    if not re.fullmatch("[!-~]+", token):
+        raise LoamError("invalid_request", "token: must be ASCII without spaces", field="token")
     # Only API keys contain a `$`.
     return origin, f"API-Key {token}" if "$" in token else f"Bearer {token}"
 
@@ -1480,6 +1485,12 @@ def _random_name(source: str) -> str:
     return f"{re.sub(r'[^A-Za-z0-9_-]+', '-', last)[:80]}-{random_bytes.token_hex(4)}"
 
 
+def _open_hidden(path: pathlib.Path, *, keep: bool) -> IO[bytes]:
+    """Opens a file to write at its end, or anew. A link of this name, which may come with the folder, is not followed."""
+    flags = os.O_WRONLY | os.O_CREAT | (os.O_APPEND if keep else os.O_TRUNC)
+    return open(os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666), "ab" if keep else "wb")
+
+
 def _extract(archive: pathlib.Path, target: pathlib.Path) -> list[str]:
     """Writes the files of an archive into a folder. Returns their paths in it."""
     written: list[str] = []
@@ -1490,7 +1501,8 @@ def _extract(archive: pathlib.Path, target: pathlib.Path) -> list[str]:
                 parts = _safe_parts(member.name)
                 if member.isdir():
                     _make_folders(target, parts)
-                elif member.isreg() and parts:
+                # A few bytes of a sparse file could fill the disk.
+                elif member.isreg() and not member.issparse() and parts:
                     _make_folders(target, parts[:-1])
                     contents = tar.extractfile(member)
                     assert contents is not None
