@@ -269,7 +269,9 @@ export class ProgressBar {
     if (process.stderr.isTTY !== true || now - this.#drawn < REDRAW_MS) return;
     this.#drawn = now;
     const speed = size(this.#bytes / Math.max((now - this.#begin) / 1_000, 0.001));
-    const part = Math.floor((arrived / Math.max(total, 1)) * 20);
+    // A server may list a file twice.
+    const share = Math.min(Math.max(arrived / Math.max(total, 1), 0), 1);
+    const part = Math.floor(share * 20);
     const bar = `[${'#'.repeat(part)}${' '.repeat(20 - part)}]`;
     this.#line.show(`${bar} ${size(this.#bytes)}, ${this.#files} files, ${speed}/s  ${path}`);
   }

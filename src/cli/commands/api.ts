@@ -4,7 +4,7 @@ import { connect } from '../connection.ts';
 import { UsageError } from '../exit.ts';
 import { collectPairs } from '../options.ts';
 import type { Client } from '../sdk/client.ts';
-import { isTerminal, print, printJson, readStdin } from '../terminal.ts';
+import { isTerminal, printJson, readStdin } from '../terminal.ts';
 
 type Fields = Record<string, unknown>;
 
@@ -28,7 +28,8 @@ export function addApiCommand(program: Program): void {
           ? queryPages(client, await textOf(options.query), fields)
           : restPages(client, { path: path ?? '', method: options.method, fields });
       for await (const page of pages) {
-        if (page !== undefined) show(page);
+        // Programs get each page on one line.
+        if (page !== undefined) printJson(page, isTerminal ? 2 : 0);
         if (!options.paginate) return;
       }
     });
@@ -46,12 +47,6 @@ function collectJson(text: string, before: Fields = {}): Fields {
 
 async function textOf(query: string): Promise<string> {
   return query === '-' ? await readStdin() : query;
-}
-
-/** On a terminal, characters that act on it are escaped; programs get the JSON on one line. */
-function show(page: unknown): void {
-  if (isTerminal) printJson(page);
-  else print(JSON.stringify(page));
 }
 
 async function* queryPages(client: Client, query: string, fields: Fields) {

@@ -3,7 +3,7 @@ import { EXIT } from '../exit.ts';
 import { isFinal, type JobInfo, type LogEvent } from '../sdk/job-info.ts';
 import type { Job, LogOptions } from '../sdk/jobs.ts';
 import { type RetryOptions, sleep } from '../sdk/retry.ts';
-import { duration, isTerminal, note, print, StatusLine, safeLine } from '../terminal.ts';
+import { duration, isTerminal, note, print, printJson, StatusLine, safeLine } from '../terminal.ts';
 import { InterruptHandler } from './interrupt.ts';
 
 const QUEUE_INTERVAL_MS = 2_000;
@@ -39,7 +39,7 @@ export async function printLog(
 ): Promise<void> {
   for await (const event of job.logs(options)) {
     onEvent(event);
-    if (json) print(JSON.stringify(event));
+    if (json) printJson(event, 0);
     if (json || event.kind !== 'line') continue;
     if (grep && !grep.test(event.message)) continue;
     const line = timestamps ? `${event.timestamp} ${event.message}` : event.message;
@@ -100,7 +100,7 @@ export async function followToEnd(
   } finally {
     interrupts.dispose();
   }
-  if (json) print(JSON.stringify({ kind: 'job', ...info }));
+  if (json) printJson({ kind: 'job', ...info }, 0);
   note(describeEnd(info));
   const isCancelled = interrupts.choice === 'cancel';
   return { code: isCancelled ? EXIT.interrupted : exitCodeOfJob(info), info };

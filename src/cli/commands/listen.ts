@@ -149,17 +149,17 @@ function lineOf(
   delivery: Delivery | null,
 ): string {
   const name = (data as { name?: unknown } | null)?.name;
-  const subject = safeText(namespace && typeof name === 'string' ? `${namespace}/${name}` : id);
-  const result = safeText(delivery ? `${delivery.status ?? delivery.error}` : '');
+  const subject = namespace && typeof name === 'string' ? `${namespace}/${name}` : id;
+  const result = delivery ? `${delivery.status ?? delivery.error}` : '';
   const took = delivery ? `${delivery.milliseconds} ms` : '';
-  if (!isTerminal) return [timestamp, type, subject, result, took].join('\t');
+  if (!isTerminal) return [timestamp, type, subject, result, took].map(safeText).join('\t');
   const isAccepted = delivery?.status != null && delivery.status >= 200 && delivery.status < 300;
   const time = new Date(timestamp).toLocaleTimeString(undefined, { hour12: false });
   return [
     paint('dim', time),
-    type.padEnd(Math.max(...TYPES.map((each) => each.length))),
-    subject,
-    paint(isAccepted ? 'green' : 'red', result),
+    safeText(type).padEnd(Math.max(...TYPES.map((each) => each.length))),
+    safeText(subject),
+    paint(isAccepted ? 'green' : 'red', safeText(result)),
     paint('dim', took),
   ].join('  ');
 }
