@@ -77,7 +77,10 @@ export async function openFetch(): Promise<typeof fetch | null> {
       const isRedirect = status >= 300 && status < 400 && headers.location !== undefined;
       if (isRedirect && init.redirect !== 'manual' && redirects < MAX_REDIRECTS) {
         answer.destroy();
-        url = new URL(headers.location ?? '', url);
+        const target = new URL(headers.location ?? '', url);
+        if (url.protocol === 'https:' && target.protocol !== 'https:')
+          throw new Error('it redirects to an address without TLS');
+        url = target;
         continue;
       }
       const isEmpty = status === 204 || status === 304;

@@ -15,6 +15,8 @@ let certificate: Certificate;
 let user: LoamUser;
 let secure: Server;
 let proxy: Server;
+/** Where the server redirects downloads to. */
+let storage = '/stored';
 /** The addresses that the proxy was asked for. */
 const tunnels: string[] = [];
 
@@ -23,7 +25,15 @@ beforeAll(async () => {
   certificate = makeCertificate(dir);
   user = await LoamUser.open();
   const files = { cert: await readFile(certificate.pem), key: await readFile(certificate.key) };
-  secure = createHttpsServer(files, (_req, res) => res.end('{"build":"1.2.3"}'));
+  secure = createHttpsServer(files, (req, res) => {
+    if (req.url === '/graphql') {
+      const rawUrl = `https://localhost:${port(secure)}/raw`;
+      const file = { rawUrl, encoding: 'UTF_8', sizeBytes: 5 };
+      return res.end(JSON.stringify({ data: { repository: { file } } }));
+    }
+    if (req.url === '/raw') return res.writeHead(302, { location: storage }).end();
+    res.end(req.url === '/stored' ? 'text\n' : '{"build":"1.2.3"}');
+  });
   proxy = createHttpServer().on('connect', (req, near) => {
     tunnels.push(`${req.url}`);
     const far = connect(port(secure), '127.0.0.1', () => {
@@ -71,4 +81,17 @@ test('a proxy is used, but not for the hosts of NO_PROXY', async () => {
   expect(tunnels).toEqual([`localhost:${port(secure)}`]);
   expect((await version(url, { ...env, NO_PROXY: 'localhost' })).stdout).toContain('1.2.3');
   expect(tunnels).toHaveLength(1);
+});
+
+test('a download follows redirects, but not to an address without TLS', async () => {
+  const env = {
+    LOAM_CA: certificate.pem,
+    LOAM_URL: `https://localhost:${port(secure)}`,
+    LOAM_TOKEN: 'secret',
+  };
+  const cat = () => user.run(['cat', 'ada/model', 'file'], { env });
+  expect(await cat()).toMatchObject({ code: 0, stdout: 'text\n' });
+  storage = 'http://localhost/stored';
+  const refused = await cat();
+  expect([refused.code, refused.stderr]).toEqual([69, expect.stringContaining('without TLS')]);
 });

@@ -69,7 +69,7 @@ export function addFileCommands(program: Program): void {
       const { file } = demand(repository, `Repository ${at.namespace}/${at.name}`);
       const { rawUrl, encoding, sizeBytes } = demand(file, `File ${path}`);
       const response = await client.transport.download(rawUrl);
-      if (!isTerminal) return copyToStdout(response, sizeBytes);
+      if (!isTerminal) return copyToStdout(response, { origin: new URL(rawUrl).origin, sizeBytes });
       if (encoding === 'BINARY' || sizeBytes > MAX_SHOWN_BYTES)
         throw new Error(`${path} is not a text of readable length. Redirect stdout to a file.`);
       for (const line of (await readText(response, client.url, MAX_SHOWN_BYTES))
@@ -95,8 +95,10 @@ function kindOf({ type, mode }: { type: string; mode: string }): string {
 }
 
 /** @throws LoamError when the connection is cut: what was written is not the whole file */
-async function copyToStdout(response: Response, sizeBytes: number): Promise<void> {
-  const { origin } = new URL(response.url);
+async function copyToStdout(
+  response: Response,
+  { origin, sizeBytes }: { origin: string; sizeBytes: number },
+): Promise<void> {
   let bytes = 0;
   try {
     for await (const chunk of chunksOf(response)) {

@@ -110,7 +110,14 @@ async function fill(
         // Without support for ranges, the file begins again.
         transfer.onBytes(-offset);
         offset = 0;
-      }
+      } else if (
+        offset > 0 &&
+        !response.headers.get('content-range')?.startsWith(`bytes ${offset}-`)
+      )
+        throw new LoamError(
+          'bad_answer',
+          `${new URL(url).origin} sent another part of ${file.path}.`,
+        );
       for await (const chunk of chunksOf(response)) {
         if (offset + chunk.length > file.sizeBytes)
           throw new LoamError('bad_answer', `${file.path} is longer than the list says.`);

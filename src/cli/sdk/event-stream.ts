@@ -6,20 +6,15 @@ export type ServerEvent = { id: string; event: string; data: string };
 
 /** A line of a log has 64 KiB at most; as JSON it can be six times as long. */
 const MAX_EVENT_CHARACTERS = 2 ** 20;
-/** The server sends a comment every 15 s. A stream that is silent for longer has lost its connection. */
-const MAX_SILENCE_MS = 45_000;
 
 /** Reads the events of an answer until it ends. @throws LoamError `unreachable` when it is cut or silent */
 export async function* readEvents(response: Response, server: string): AsyncGenerator<ServerEvent> {
   const decoder = new TextDecoder();
   let rest = '';
   let event = { id: '', event: 'message', data: '' };
-  const chunks = chunksOf(response);
   try {
-    for (;;) {
-      const { done, value } = await beforeSilence(chunks.next(), server);
-      if (done) return;
-      rest += decoder.decode(value, { stream: true });
+    for await (const chunk of chunksOf(response)) {
+      rest += decoder.decode(chunk, { stream: true });
       const lines = rest.split(/\r\n|\n|\r(?!$)/);
       rest = lines.pop() ?? '';
       for (const line of lines) {
@@ -32,9 +27,8 @@ export async function* readEvents(response: Response, server: string): AsyncGene
       if (rest.length + event.data.length > MAX_EVENT_CHARACTERS)
         throw new LoamError('bad_answer', `${server} sent an event that is too long.`);
     }
-  } finally {
-    // Not awaited: the end of a connection that does not answer may never come.
-    chunks.return(undefined).catch(() => {});
+  } catch (error) {
+    throw error instanceof LoamError ? error : unreachable(server, error);
   }
 }
 
@@ -43,19 +37,4 @@ function addLine(event: ServerEvent, line: string): void {
   if (name === 'data') event.data += event.data === '' ? value : `\n${value}`;
   else if (name === 'id') event.id = value;
   else if (name === 'event') event.event = value;
-}
-
-async function beforeSilence<T>(next: Promise<T>, server: string): Promise<T> {
-  let timer: ReturnType<typeof setTimeout> | undefined;
-  const silence = new Promise<never>((_, reject) => {
-    const fail = () => reject(unreachable(server, new Error('the connection is silent')));
-    timer = setTimeout(fail, MAX_SILENCE_MS);
-  });
-  try {
-    return await Promise.race([next, silence]);
-  } catch (error) {
-    throw error instanceof LoamError ? error : unreachable(server, error);
-  } finally {
-    clearTimeout(timer);
-  }
 }

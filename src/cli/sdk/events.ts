@@ -5,7 +5,7 @@ import { LoamError } from './errors.ts';
 import { readEvents } from './event-stream.ts';
 import { graphql } from './graphql.ts';
 import { Backoff, type RetryOptions, retry } from './retry.ts';
-import { graphqlError, type Transport } from './transport.ts';
+import { graphqlError, MAX_SILENCE_MS, type Transport } from './transport.ts';
 
 const FOLLOW = graphql(`
   subscription FollowEvents($namespaces: [String!]!, $types: [EventType!], $after: SafeInt) {
@@ -93,6 +93,7 @@ export class Events {
           headers: { accept: 'text/event-stream', 'content-type': 'application/json' },
           body: JSON.stringify({ query: print(FOLLOW), variables }),
           signal: options.signal,
+          timeoutMs: MAX_SILENCE_MS,
         });
         backoff.succeeded();
         for await (const { event: kind, data } of readEvents(response, this.#transport.url)) {

@@ -13,7 +13,7 @@ import {
 import { createInput, type JobOptions } from './job-input.ts';
 import { demand, demandViewer, type ListOptions, readPages } from './pages.ts';
 import { Backoff, type RetryOptions, retry } from './retry.ts';
-import type { Transport } from './transport.ts';
+import { MAX_SILENCE_MS, type Transport } from './transport.ts';
 
 const JOB_FIELDS = graphql(`
   fragment JobFields on Job {
@@ -131,7 +131,7 @@ export class Job {
 
   /** The page of the job in the dashboard. */
   get url(): string {
-    return `${this.#transport.url}/${this.namespace}/-/jobs/${this.name}`;
+    return `${this.#transport.url}/${encodeURIComponent(this.namespace)}/-/jobs/${encodeURIComponent(this.name)}`;
   }
 
   /** Reads the job. @throws LoamError `not_found`, `permission_denied` */
@@ -180,6 +180,7 @@ export class Job {
         const response = await this.#transport.send(path, {
           headers: { accept: 'text/event-stream', 'last-event-id': `${last}` },
           signal: options.signal,
+          timeoutMs: MAX_SILENCE_MS,
         });
         backoff.succeeded();
         if (response.status === 204) return;

@@ -7,8 +7,10 @@ import { HTTP_STATUS, LoamError } from './errors.ts';
 
 /** The server limits lists and logs to 16 MiB; JSON of the largest answer is below this. */
 const MAX_ANSWER_BYTES = 64 * 2 ** 20;
-/** A request without an answer of this length has lost its server. */
+/** The server answers within this time, or not at all. */
 const TIMEOUT_MS = 120_000;
+/** The server sends a comment every 15 s. A body that is silent for longer has lost its connection. */
+export const MAX_SILENCE_MS = 45_000;
 const MAX_MESSAGE_CHARACTERS = 2_000;
 
 export type ClientOptions = {
@@ -40,7 +42,12 @@ export type RestOptions = GraphqlOptions & {
   query?: Record<string, string | number | boolean | undefined> | undefined;
 };
 
-type SendOptions = GraphqlOptions & { method?: string; body?: string | URLSearchParams };
+type SendOptions = GraphqlOptions & {
+  method?: string;
+  body?: string | URLSearchParams;
+  /** Until the answer begins. */
+  timeoutMs?: number;
+};
 
 export class Transport {
   readonly url: string;
@@ -48,9 +55,12 @@ export class Transport {
   readonly #fetch: typeof fetch;
   readonly #userAgent: string | undefined;
 
-  /** @throws LoamError `invalid_request` for an address that is not an http or https URL */
+  /** @throws LoamError `invalid_request` for an address that is not an http or https URL, or a token that no header can have */
   constructor({ url, token, fetch: givenFetch, userAgent }: ClientOptions) {
     this.url = parseOrigin(url);
+    // `fetch` would refuse it with an error that shows it.
+    if (token !== undefined && !/^[\x21-\x7e]+$/.test(token))
+      throw new LoamError('invalid_request', 'A token has no spaces and only ASCII characters.');
     this.#token = token;
     this.#fetch = givenFetch ?? ((input, init) => fetch(input, init));
     this.#userAgent = userAgent;
@@ -97,17 +107,31 @@ export class Transport {
     if (!url || !/^https?:$/.test(url.protocol) || url.username !== '')
       throw new LoamError('bad_answer', `${this.url} sent a link that is not one.`);
     const response = await this.#open(url, init);
-    if (response.status >= 400) throw await toError(response, url.origin);
+    if (response.status >= 300) throw await toError(response, url.origin);
+    if (url.protocol === 'https:' && response.url.startsWith('http:')) {
+      await response.body?.cancel();
+      throw new LoamError('bad_answer', `${url.origin} redirects to an address without TLS.`);
+    }
     return response;
   }
 
-  async #open(url: URL, init: RequestInit): Promise<Response> {
+  /** Sends a request until its answer begins, for which a connection that was cut lets a client wait for ever. */
+  async #open(
+    url: URL,
+    { signal, timeoutMs = TIMEOUT_MS, ...init }: RequestInit & { timeoutMs?: number | undefined },
+  ): Promise<Response> {
+    const late = new AbortController();
+    const reason = new DOMException('no answer in time', 'TimeoutError');
+    const timer = setTimeout(() => late.abort(reason), timeoutMs);
+    const either = signal ? AbortSignal.any([signal, late.signal]) : late.signal;
     try {
       // Browsers would also send the cookie of a session on the dashboard.
-      return await this.#fetch(url, { ...init, credentials: 'omit' });
+      return await this.#fetch(url, { ...init, signal: either, credentials: 'omit' });
     } catch (error) {
-      init.signal?.throwIfAborted();
+      signal?.throwIfAborted();
       throw unreachable(url.origin, error);
+    } finally {
+      clearTimeout(timer);
     }
   }
 
@@ -205,19 +229,31 @@ export async function readText(
   return text + decoder.decode();
 }
 
-/** The chunks of a body. Not every browser iterates over a `ReadableStream`. */
+/** The chunks of a body. Not every browser iterates over a `ReadableStream`. @throws Error when the body is cut or silent */
 export async function* chunksOf(response: Response): AsyncGenerator<Uint8Array> {
   const reader = response.body?.getReader();
   if (!reader) return;
   try {
     for (;;) {
-      const { done, value } = await reader.read();
+      const { done, value } = await beforeSilence(reader.read());
       if (done) return;
       yield value;
     }
   } finally {
-    // Ends the connection when the reader stops early.
-    await reader.cancel().catch(() => {});
+    // Ends the connection when the reader stops early. Not awaited: a connection that is silent may never end.
+    reader.cancel().catch(() => {});
+  }
+}
+
+async function beforeSilence<T>(next: Promise<T>): Promise<T> {
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  const silence = new Promise<never>((_, reject) => {
+    timer = setTimeout(() => reject(new Error('the connection is silent')), MAX_SILENCE_MS);
+  });
+  try {
+    return await Promise.race([next, silence]);
+  } finally {
+    clearTimeout(timer);
   }
 }
 

@@ -1,0 +1,154 @@
+/** What a server, or a network, may answer to the command and the client library without harm to the user. */
+import { once } from 'node:events';
+import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
+import { createServer, type RequestListener } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, expect, test, vi } from 'vitest';
+import { Client } from '../../src/cli/sdk/loam.ts';
+import { LoamUser } from '../support/loam-command.ts';
+import { needs } from '../support/needs.ts';
+
+let user: LoamUser;
+let folder: string;
+
+beforeAll(async () => {
+  user = await LoamUser.open();
+  folder = await mkdtemp(join(tmpdir(), 'loam-hostile-'));
+});
+afterAll(async () => {
+  await user[Symbol.asyncDispose]();
+  await rm(folder, { recursive: true });
+});
+
+/** A server on loopback, and the environment in which the command speaks to it. */
+async function serve(handler: RequestListener) {
+  const server = createServer(handler).listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const { port } = server.address() as AddressInfo;
+  return {
+    env: { LOAM_URL: `http://127.0.0.1:${port}`, LOAM_TOKEN: 'secret' },
+    async [Symbol.asyncDispose]() {
+      server.close();
+      server.closeAllConnections();
+      await once(server, 'close');
+    },
+  };
+}
+
+const EVIL = '\x1b]0;title\x07\x9b2J';
+
+test('texts of every kind of answer cannot control the terminal', async (ctx) => {
+  needs(ctx, 'script');
+  await using liar = await serve((req, res) => {
+    if (req.url === '/graphql/stream') {
+      const event = { id: 'evt', cursor: 1, type: EVIL, timestamp: EVIL, subject: EVIL };
+      res.writeHead(200, { 'content-type': 'text/event-stream' });
+      res.write(`event: next\ndata: ${JSON.stringify({ data: { events: event } })}\n\n`);
+      const errors = [{ message: EVIL, extensions: { code: 'PERMISSION_DENIED' } }];
+      return res.end(`event: next\ndata: ${JSON.stringify({ errors })}\n\n`);
+    }
+    if (req.url?.includes('/logs')) {
+      res.writeHead(200, { 'content-type': 'text/event-stream' });
+      res.write(`id: 1\nevent: log\ndata: ${JSON.stringify({ message: EVIL })}\n\n`);
+      return res.end(`id: 2\nevent: end\ndata: {"status":"succeeded"}\n\n`);
+    }
+    const job = { namespace: EVIL, name: EVIL };
+    res.end(JSON.stringify({ username: 'ada', data: { createJob: { job } } }));
+  });
+  for (const args of [
+    ['listen', '--namespace', 'ada', '--after', '0'],
+    ['logs', '-f', '--json', 'job'],
+    ['run', '--image', 'busybox', '--detach', '--', 'true'],
+  ]) {
+    const command = user.inTerminal(args, { env: { ...liar.env, NO_COLOR: '1' } });
+    await command.result();
+    expect(command.stdout, args[0]).toMatch(/title/);
+    // The line of the state clears itself.
+    const shown = command.stdout.replaceAll('\r\x1b[2K', '').replaceAll('\r\n', '');
+    expect(shown, args[0]).not.toMatch(/\p{Cc}/u);
+  }
+});
+
+test('a clone by SSH is none of a local path', async () => {
+  await user.exec('git', ['init', '-q', 'private']);
+  await using liar = await serve((_req, res) => {
+    const repository = { id: 'x', fullName: 'a/b', sshUrl: join(user.home, 'private') };
+    res.end(JSON.stringify({ data: { repository } }));
+  });
+  const { code, stderr } = await user.run(['repo', 'clone', '--ssh', 'a/b', 'copy'], liar);
+  expect([code, stderr]).toEqual([128, expect.stringContaining("transport 'file' not allowed")]);
+});
+
+const FILE = { path: 'file', sizeBytes: 8, downloadUrl: 'https://loam.example/artifacts/file' };
+
+/** A client whose requests for artifacts get these answers, one after the other. */
+function downloading(...answers: ((init: RequestInit) => Response | Promise<Response>)[]) {
+  const list = { nodes: [FILE], pageInfo: { hasNextPage: false, endCursor: null } };
+  const client = new Client({
+    url: 'https://loam.example',
+    token: 'x',
+    fetch: async (input, init = {}) =>
+      `${input}`.endsWith('/graphql')
+        ? Response.json({ data: { job: { artifacts: { files: list } } } })
+        : (answers.shift() as (typeof answers)[number])(init),
+  });
+  return (to: string) => client.jobs.get('ada', 'job').artifacts.download(join(folder, to));
+}
+
+const from = (offset: number) => ({
+  status: 206,
+  headers: { 'content-range': `bytes ${offset}-7/8` },
+});
+const never = () => new Promise<never>(() => {});
+/** The begin of a body that neither goes on nor ends. */
+const silent = (text: string) =>
+  new Response(
+    new ReadableStream({ start: (body) => body.enqueue(new TextEncoder().encode(text)) }),
+  );
+
+test('a download goes on when its connection is silent, or does not begin', async () => {
+  vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout'] });
+  try {
+    const ended = downloading(
+      () => silent('1234'),
+      (init) =>
+        new Promise((_, reject) => {
+          init.signal?.addEventListener('abort', () => reject(init.signal?.reason));
+        }),
+      () => new Response('5678', from(4)),
+    )('silent');
+    let isDone = false;
+    ended.then(() => {
+      isDone = true;
+    }, never);
+    // Files are read and written in real time between the timers.
+    while (!isDone) {
+      await vi.advanceTimersByTimeAsync(10_000);
+      await new Promise((next) => setImmediate(next));
+    }
+    expect(await readFile(join(folder, 'silent/file'), 'utf8')).toBe('12345678');
+  } finally {
+    vi.useRealTimers();
+  }
+});
+
+test('a part of a file that was not asked for, and one after a downgrade, are refused', async () => {
+  const cut = () =>
+    new Response(
+      new ReadableStream({
+        start(body) {
+          body.enqueue(new TextEncoder().encode('1234'));
+          body.close();
+        },
+      }),
+    );
+  await expect(downloading(cut, () => new Response('678', from(5)))('part')).rejects.toMatchObject({
+    code: 'bad_answer',
+  });
+  const unsafe = new Response('12345678');
+  Object.defineProperty(unsafe, 'url', { value: 'http://thief.example/' });
+  await expect(downloading(() => unsafe)('unsafe')).rejects.toThrow('without TLS');
+  expect(await readdir(join(folder, 'unsafe'))).toEqual([expect.stringContaining('.part')]);
+});
