@@ -10,8 +10,12 @@ import { note } from './terminal.ts';
 
 /** A reader such as `head` that has ended is no failure. */
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
-  process.exit(error.code === 'EPIPE' ? 0 : EXIT.failure);
+  if (error.code === 'EPIPE') process.exit(0);
+  note(`loam: Cannot write to stdout: ${error.message}`);
+  process.exit(EXIT.failure);
 });
+// The exit code must not depend on somebody who reads the messages.
+process.stderr.on('error', () => {});
 
 const program = createProgram();
 try {

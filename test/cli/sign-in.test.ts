@@ -7,7 +7,7 @@ import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
-import { LoamUser } from '../support/loam-command.ts';
+import { LOAM, LoamUser } from '../support/loam-command.ts';
 
 let app: TestApp;
 let ada: Client;
@@ -138,6 +138,44 @@ test('exit codes tell usage, missing sign-in and unreachable servers apart', asy
   const result = await user.run(['whoami'], { env: away });
   expect([result.code, result.stdout]).toEqual([69, '']);
   expect(result.stderr).toContain('ECONNREFUSED');
+});
+
+test('a token that no header can have is not shown', async () => {
+  await using user = await LoamUser.open();
+  for (const token of ['secret\ntoken', 'secret token', 'sécret']) {
+    const { code, stdout, stderr } = await user.run(['whoami'], {
+      env: { LOAM_URL: app.base, LOAM_TOKEN: token },
+    });
+    expect([code, stdout, stderr]).toEqual([1, '', expect.stringContaining('ASCII')]);
+    expect(stderr).not.toMatch(/s[eé]cret/);
+  }
+});
+
+test('a login that waits does not undo another one', async () => {
+  await using user = await LoamUser.open();
+  await using other = await startApp();
+  const waiting = user.start(['login', app.base, '--token', '-'], { interactive: true });
+  const bob = await other.user('bob');
+  await user.loam(['login', other.base, '--token', '-'], { stdin: bob.token });
+  waiting.child.stdin?.end(ada.token);
+  expect((await waiting.result()).code).toBe(0);
+  for (const [server, name] of [
+    [app.base, 'ada'],
+    [other.base, 'bob'],
+  ] as const)
+    expect(await user.loam(['whoami', '--server', server])).toContain(`username\t${name}\n`);
+});
+
+test('nobody reads what a command writes', async () => {
+  await using user = await LoamUser.open(ada);
+  const shell = (line: string) =>
+    user.exec('bash', ['-c', `loam() { '${process.execPath}' '${LOAM}' "$@"; }; ${line}`]);
+  // The messages have no reader; the exit code is that of the command.
+  expect(await shell('loam whoami --server ftp://x 2> >(exec true); echo $?')).toBe('2\n');
+  expect(await shell('loam whoami >&-; echo $?')).toBe('0\n');
+  expect(
+    await shell('loam whoami > /dev/full 2>&1; echo $?; loam whoami 2>&1 > /dev/full; true'),
+  ).toMatch(/^1\nloam: Cannot write to stdout: ENOSPC/);
 });
 
 test('a redirect gets no credential, and an endless answer ends', async () => {

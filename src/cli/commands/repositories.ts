@@ -174,7 +174,11 @@ async function cloneWithGit(
   const child = spawn(
     'git',
     [...settings.flatMap((setting) => ['-c', setting]), 'clone', ...args],
-    { stdio: 'inherit', env: { ...process.env, LOAM_URL: server, LOAM_TOKEN: token } },
+    {
+      stdio: 'inherit',
+      // The server names the address for SSH: it must not choose a local path or another program of git.
+      env: { ...process.env, GIT_PROTOCOL_FROM_USER: '0', LOAM_URL: server, LOAM_TOKEN: token },
+    },
   );
   const [code] = await once(child, 'close').catch((error) => {
     throw error.code === 'ENOENT' ? new GitError('git is not installed.') : error;

@@ -44,10 +44,9 @@ export function addSignInCommands(program: Program): void {
           ? await askInBrowser(await openClient(server), options)
           : await readToken(options.token);
       const { username } = await (await openClient(server, token)).whoami();
-      writeCredentials({
-        default: server,
-        servers: { ...credentials.servers, [server]: { username, token } },
-      });
+      // Read again: meanwhile another login may have ended.
+      const { servers } = readCredentials();
+      writeCredentials({ default: server, servers: { ...servers, [server]: { username, token } } });
       if (options.git) await installGitHelper(server);
       note(`Signed in on ${server} as ${username}.`);
       if (options.lfs ?? (await wantsLfsAgent())) await installLfsAgent();
