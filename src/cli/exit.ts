@@ -1,4 +1,5 @@
 /** Errors of the command, and the exit code for each failure. */
+import { GitError } from './git.ts';
 import { LoamError } from './sdk/errors.ts';
 
 /** Exit codes, as `loam help` and docs/cli.md describe them. `run` and `wait` pass the job's code on. */
@@ -21,7 +22,22 @@ export class NotSignedIn extends Error {
   override name = 'NotSignedIn';
 }
 
+/** The user has ended the command before its end: exit code 130. */
+export class Interrupted extends Error {
+  override name = 'Interrupted';
+}
+
+/** Git has one exit code for all failures. What it says tells them apart. */
+const GIT_FAILURES: readonly [RegExp, number][] = [
+  [/Authentication failed for/, EXIT.notSignedIn],
+  [/The requested URL returned error: 403/, EXIT.refused],
+  [/unable to access '.*': (?!The requested URL returned error)/, EXIT.unreachable],
+];
+
 export function exitCodeOf(error: unknown): number {
+  if (error instanceof Interrupted) return EXIT.interrupted;
+  if (error instanceof GitError)
+    return GIT_FAILURES.find(([said]) => said.test(error.message))?.[1] ?? EXIT.failure;
   if (error instanceof UsageError) return EXIT.usage;
   if (error instanceof NotSignedIn) return EXIT.notSignedIn;
   if (!(error instanceof LoamError)) return EXIT.failure;

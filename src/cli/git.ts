@@ -15,6 +15,8 @@ type GitOptions = {
   /** For stdin. */
   input?: string | undefined;
   timeoutMs?: number;
+  /** Ends git. */
+  signal?: AbortSignal;
 };
 
 const MAX_OUTPUT_BYTES = 64 * 2 ** 20;
@@ -27,7 +29,7 @@ export async function git(
 ): Promise<string | null>;
 export function git(
   args: readonly string[],
-  { cwd, env, input = '', mayFail, timeoutMs = 0 }: GitOptions = {},
+  { cwd, env, input = '', mayFail, timeoutMs = 0, signal }: GitOptions = {},
 ): Promise<string | null> {
   return new Promise((done, failed) => {
     const child = execFile(
@@ -38,6 +40,7 @@ export function git(
         env: { ...process.env, LC_ALL: 'C', GIT_TERMINAL_PROMPT: '0', ...env },
         maxBuffer: MAX_OUTPUT_BYTES,
         timeout: timeoutMs,
+        ...(signal && { signal }),
       },
       (error, stdout, stderr) => {
         if (!error) return done(stdout.replace(/\n$/, ''));

@@ -7,6 +7,7 @@ import { copyFile, mkdir, mkdtemp, rm, stat, utimes } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { gitCredential } from './connection.ts';
+import { Interrupted } from './exit.ts';
 import { git } from './git.ts';
 
 export type SnapshotTarget = {
@@ -17,8 +18,9 @@ export type SnapshotTarget = {
   token: string;
 };
 
-/** Pushes the clone that contains the working directory. @returns the id of the snapshot @throws GitError */
+/** Pushes the clone that contains the working directory. @returns the id of the snapshot @throws GitError, Interrupted */
 export async function pushSnapshot(target: SnapshotTarget): Promise<string> {
+  const { signal, dispose } = untilInterrupt();
   const folder = await mkdtemp(join(tmpdir(), 'loam-snapshot-'));
   try {
     const [root = '', index = '', objects = ''] = (
@@ -30,6 +32,7 @@ export async function pushSnapshot(target: SnapshotTarget): Promise<string> {
         cwd: root,
         env: { ...env, ...secrets(target) },
         input,
+        signal,
       });
     await run(['add', '--all', ...((await isSparse()) ? ['--sparse'] : [])]);
     const tree = await run(['write-tree']);
@@ -42,9 +45,25 @@ export async function pushSnapshot(target: SnapshotTarget): Promise<string> {
     await pushLargeFiles(run, { url, commit, ref });
     await run(['push', '--quiet', '--no-verify', url, `${commit}:${ref}`]);
     return id;
+  } catch (error) {
+    throw signal.aborted ? new Interrupted('Interrupted. No job was created.') : error;
   } finally {
-    await rm(folder, { recursive: true, force: true });
+    // Git may still write its last file.
+    await rm(folder, { recursive: true, force: true, maxRetries: 5 });
+    dispose();
   }
+}
+
+/** Aborted by Ctrl-C or SIGTERM, which would leave the folder with the files of the user. */
+function untilInterrupt() {
+  const interrupt = new AbortController();
+  const abort = () => interrupt.abort();
+  const signals = ['SIGINT', 'SIGTERM'] as const;
+  for (const signal of signals) process.on(signal, abort);
+  const dispose = () => {
+    for (const signal of signals) process.off(signal, abort);
+  };
+  return { signal: interrupt.signal, dispose };
 }
 
 /** The environment in which git reads the clone and writes only to the folder. */

@@ -5,6 +5,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { eventually } from '../support/eventually.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { LoamUser } from '../support/loam-command.ts';
+import { freePort } from '../support/ports.ts';
 import { job, until } from '../support/submit.ts';
 
 let app: TestApp;
@@ -212,9 +213,47 @@ test('who may not push cannot run a snapshot, and nothing of the credential is s
   const { code, stdout, stderr } = await other.run(['run', '--', 'true'], {
     cwd: join(other.home, 'open'),
   });
-  expect([code, stdout]).toEqual([1, '']);
+  expect([code, stdout], stderr).toEqual([5, '']);
   expect(stderr).not.toContain(eve.token);
   expect(stderr).toContain('git: ');
+  const env = { LOAM_URL: app.base, LOAM_TOKEN: 'loam_pat_wrong' };
+  // The user name is not known, so that the command asks for it first.
+  expect(
+    (await other.run(['run', '--', 'true'], { cwd: join(other.home, 'open'), env })).code,
+  ).toBe(4);
+});
+
+test('a snapshot that is interrupted, or finds no server, leaves nothing and creates no job', async () => {
+  const folder = join(user.home, 'tmp');
+  await mkdir(folder);
+  // A filter of git that begins and never ends.
+  await user.write('model/.git/info/attributes', '*.slow filter=slow\n');
+  await inClone(
+    'config',
+    'filter.slow.clean',
+    'echo begun > ../begun; cat; exec tail -f --pid=$PPID /dev/null',
+  );
+  await user.write('model/file.slow', 'x');
+  const command = user.start(['run', '--', 'true'], { cwd: clone, env: { TMPDIR: folder } });
+  await eventually(() => readFile(join(user.home, 'begun')));
+  expect(await readdir(folder)).toHaveLength(1);
+  command.child.kill('SIGINT');
+  const { code, stderr } = await command.result();
+  expect([code, stderr]).toEqual([130, expect.stringContaining('No job was created')]);
+  expect(await readdir(folder)).toEqual([]);
+  await rm(join(clone, 'file.slow'));
+  await rm(join(clone, '.git/info/attributes'));
+
+  const port = await freePort();
+  const away = { LOAM_URL: `http://127.0.0.1:${port}`, LOAM_TOKEN: ada.token };
+  const credentials = join(user.home, '.config/loam/credentials.json');
+  const stored = await readFile(credentials, 'utf8');
+  await writeFile(credentials, stored.replaceAll(app.base, away.LOAM_URL));
+  await inClone('remote', 'set-url', 'origin', `${away.LOAM_URL}/ada/model.git`);
+  const unreachable = await run('--', 'true');
+  await writeFile(credentials, stored);
+  await inClone('remote', 'set-url', 'origin', `${app.base}/ada/model.git`);
+  expect([unreachable.code, unreachable.stderr]).toEqual([69, expect.stringContaining('git: ')]);
 });
 
 test('a link in the download folder is not followed', async () => {
