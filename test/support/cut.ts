@@ -8,7 +8,9 @@ export type CuttableProxy = AsyncDisposable & {
   via(databaseUrl: string): Promise<string>;
   /** Closes every connection and refuses new ones. */
   cut(): Promise<void>;
-  /** Accepts connections again, at the same address. */
+  /** Forwards nothing more, and closes nothing: what is sent is lost, also on new connections. */
+  silence(): void;
+  /** Accepts connections again, at the same address. Those that were open stay silent. */
   mend(): Promise<void>;
 };
 
@@ -19,9 +21,18 @@ export function openCuttableProxy(): CuttableProxy {
   let host = '127.0.0.1';
   let server: Server | undefined;
 
+  let isSilent = false;
+
   async function mend(): Promise<void> {
+    isSilent = false;
+    if (server) return;
     const { promise, resolve } = Promise.withResolvers<void>();
     server = createServer((near) => {
+      if (isSilent) {
+        open.add(near.on('error', () => {}).resume());
+        near.on('close', () => open.delete(near));
+        return;
+      }
       const far = dial(target);
       for (const [one, other] of [
         [near, far],
@@ -38,6 +49,11 @@ export function openCuttableProxy(): CuttableProxy {
     }).listen(port, host, resolve);
     await promise;
     port = (server.address() as { port: number }).port;
+  }
+
+  function silence(): void {
+    isSilent = true;
+    for (const socket of open) socket.unpipe().resume();
   }
 
   async function cut(): Promise<void> {
@@ -62,6 +78,7 @@ export function openCuttableProxy(): CuttableProxy {
       return `postgresql://${url.username}@127.0.0.1:${port}${url.pathname}`;
     },
     cut,
+    silence,
     mend,
     [Symbol.asyncDispose]: cut,
   };

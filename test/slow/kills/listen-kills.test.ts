@@ -2,20 +2,13 @@
  * Kills the server while `loam listen` forwards events: each event arrives once and in order, also those that happen while
  * no server runs.
  */
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
-import pg from 'pg';
 import { Webhook } from 'standardwebhooks';
 import { expect, test } from 'vitest';
 import { newId } from '../../../src/base/ids.ts';
-import { newToken } from '../../../src/identity/credentials.ts';
 import { eventually } from '../../support/eventually.ts';
-import { cloneDatabase } from '../../support/harness.ts';
+import { startKillableServer } from '../../support/kills/killable-server.ts';
 import { LoamUser } from '../../support/loam-command.ts';
 import { startLocalReceiver } from '../../support/local-receiver.ts';
-import { freePort } from '../../support/ports.ts';
-import { type ServerProcess, startServer } from '../../support/process.ts';
 
 const KILLS = Number(process.env.LOAM_TEST_KILLS ?? 3);
 const EVENTS = 40;
@@ -23,30 +16,9 @@ const EVENTS = 40;
 test(`loam listen forwards each event once through ${KILLS} kills of the server`, {
   timeout: 300_000 + KILLS * 20_000,
 }, async (ctx) => {
-  // Not `await using`: vitest abandons a test at its timeout without disposing its resources.
-  const cleanup = new AsyncDisposableStack();
-  ctx.onTestFinished(() => cleanup.disposeAsync());
+  const server = await startKillableServer(ctx, { LOAM_ROLE: 'serve' });
+  const { pool, token, cleanup } = server;
   const local = cleanup.use(await startLocalReceiver());
-  const database = await cloneDatabase();
-  cleanup.defer(() => eventually(() => database.drop()));
-  const folder = await mkdtemp(join(tmpdir(), 'loam-listen-'));
-  cleanup.defer(() => rm(folder, { recursive: true, force: true, maxRetries: 5 }));
-  const pool = new pg.Pool({ connectionString: database.url, max: 1 });
-  cleanup.defer(() => pool.end());
-  const token = newToken();
-  const port = await freePort();
-  const start = () =>
-    startServer({
-      PORT: `${port}`,
-      DATABASE_URL: database.url,
-      LOAM_ROLE: 'serve',
-      LOAM_DATA_DIR: folder,
-      LOAM_STORAGE: join(folder, 'storage'),
-      LOAM_ADMIN_TOKEN: token,
-      LOAM_RATE_LIMITS: 'off',
-    });
-  let server: ServerProcess = await start();
-  cleanup.defer(async () => void (await server.stop('SIGKILL')));
 
   const user = cleanup.use(await LoamUser.open());
   const listener = user.start(['listen', '--forward', local.url], {
@@ -75,10 +47,10 @@ test(`loam listen forwards each event once through ${KILLS} kills of the server`
     const happening = happen();
     // In the middle of the events, of which some happen while no server runs.
     await eventually(() => expect(local.received.length).toBeGreaterThan(before));
-    await server.stop('SIGKILL');
+    await server.kill();
     await happening;
     await happen();
-    server = await start();
+    await server.start();
   }
   await eventually(() => expect(local.received.length).toBeGreaterThanOrEqual(ids.length));
   expect(local.received.map(({ headers }) => headers['webhook-id'])).toEqual(ids);

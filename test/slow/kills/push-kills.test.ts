@@ -7,20 +7,14 @@
  */
 import { execFileSync } from 'node:child_process';
 import { readdirSync, readFileSync, readlinkSync } from 'node:fs';
-import { mkdtemp, readdir, rm, utimes } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readdir, utimes } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import pg from 'pg';
 import { expect, test } from 'vitest';
 import { Disk } from '../../../src/git/disk/disk.ts';
-import { newToken } from '../../../src/identity/credentials.ts';
-import { eventually } from '../../support/eventually.ts';
 import { remote, Workspace } from '../../support/git.ts';
-import { Client, cloneDatabase } from '../../support/harness.ts';
+import { startKillableServer } from '../../support/kills/killable-server.ts';
 import { mulberry32 } from '../../support/kills/killer.ts';
-import { freePort } from '../../support/ports.ts';
-import { startServer } from '../../support/process.ts';
 
 const KILLS = Number(process.env.LOAM_TEST_KILLS ?? 3);
 const SEED = Number(process.env.LOAM_TEST_SEED ?? Math.floor(Math.random() * 1e6));
@@ -36,30 +30,10 @@ type Pushed = { refs: readonly string[]; sha: string; acknowledged: boolean };
 test(`pushes of many refs through ${KILLS} kills`, {
   timeout: 300_000 + KILLS * 30_000,
 }, async (ctx) => {
-  // Not `await using`: vitest abandons a test at its timeout without disposing its resources.
-  const cleanup = new AsyncDisposableStack();
-  ctx.onTestFinished(() => cleanup.disposeAsync());
   console.log(`LOAM_TEST_SEED=${SEED}`);
   const random = mulberry32(SEED);
-  const database = await cloneDatabase();
-  cleanup.defer(() => eventually(() => database.drop()));
-  const folder = await mkdtemp(join(tmpdir(), 'loam-push-kills-'));
-  cleanup.defer(() => rm(folder, { recursive: true, force: true, maxRetries: 5 }));
-  const pool = new pg.Pool({ connectionString: database.url, max: 2 });
-  cleanup.defer(() => pool.end());
-  const token = newToken();
-  const port = await freePort();
-  const start = () =>
-    startServer({
-      PORT: `${port}`,
-      DATABASE_URL: database.url,
-      LOAM_DATA_DIR: join(folder, 'data'),
-      LOAM_ADMIN_TOKEN: token,
-      LOAM_RATE_LIMITS: 'off',
-    });
-  let server = await start();
-  cleanup.defer(async () => void (await server.stop('SIGKILL')));
-  const admin = new Client(server.base, `Bearer ${token}`);
+  const server = await startKillableServer(ctx);
+  const { admin, folder, pool, cleanup } = server;
   const disk = new Disk(join(folder, 'data/repositories'), 'test');
   const workspace = cleanup.use(await Workspace.open());
 
@@ -135,13 +109,13 @@ test(`pushes of many refs through ${KILLS} kills`, {
   for (let kill = 1; kill <= KILLS; kill++) {
     const running = Promise.all(pushers.map(push));
     await delay(random() * PUSH_MS, undefined, { signal: ctx.signal });
-    const ended = server.stop('SIGKILL');
+    const ended = server.kill();
     for (const { dir } of pushers) killAllIn(dir);
     await ended;
     for (const { acknowledged } of await running)
       counts[acknowledged ? 'acknowledged' : 'cut off']++;
     for (const { dir } of pushers) counts.locks += await age(dir);
-    server = await start();
+    await server.start();
     for (const pusher of pushers) {
       await check(pusher);
       // Only a push that the killed server had accepted may be recorded meanwhile.
