@@ -66,7 +66,8 @@ async function readBack(name: string, path = 'model.bin'): Promise<Buffer> {
   await using stock = await Workspace.open();
   await stock.git('.', 'lfs', 'install');
   await stock.git('.', 'clone', '-q', remote(ada, `ada/${name}`), 'clone');
-  return readFile(join(stock.path, 'clone', path));
+  // Read before the folder is removed.
+  return await readFile(join(stock.path, 'clone', path));
 }
 
 /** Replaces `share` of the bytes in `places` places. */
