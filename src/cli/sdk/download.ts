@@ -118,15 +118,20 @@ async function fill(
           'bad_answer',
           `${new URL(url).origin} sent another part of ${file.path}.`,
         );
+      let written: Promise<unknown> = Promise.resolve();
       for await (const chunk of chunksOf(response)) {
         if (offset + chunk.length > file.sizeBytes)
           throw new LoamError('bad_answer', `${file.path} is longer than the list says.`);
-        await handle.write(chunk, 0, chunk.length, offset);
+        await written;
+        // The next chunk arrives meanwhile. An error is thrown where it is awaited.
+        written = handle.write(chunk, 0, chunk.length, offset);
+        written.catch(() => {});
         offset += chunk.length;
         transfer.onBytes(chunk.length);
         backoff.succeeded();
         isRenewed = false;
       }
+      await written;
       if (offset < file.sizeBytes)
         throw unreachable(new URL(url).origin, new Error('the connection was cut'));
     } catch (error) {
