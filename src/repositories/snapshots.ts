@@ -50,23 +50,31 @@ const removeRefs = defineFolderTask('removeSnapshots', async (_services, dir, id
 
 /**
  * Maintenance task: removes a batch of snapshots that were pushed more than a day ago and that no job has. The rows go
- * last, so that an interrupted removal is repeated.
+ * last, so that an interrupted removal is repeated. A repository that is damaged, or on a server that is down, does not stop
+ * the removal in others, so the batch is random.
  * @returns whether there may be more to remove
+ * @throws the first error of a repository, after the batch
  */
 export async function removeUnusedSnapshots(services: RepositoryReadDeps): Promise<boolean> {
   const { rows } = await services.pool.query<{ id: string; repositoryId: string }>(
     `select id, repository_id as "repositoryId" from snapshots
      where created_at < now() - interval '1 day'
        and not exists (select from jobs where snapshot_id = snapshots.id and repository_id = snapshots.repository_id)
-     limit ${BATCH}`,
+     order by random() limit ${BATCH}`,
   );
+  const errors: unknown[] = [];
   for (const [repositoryId, unused] of Map.groupBy(rows, (row) => row.repositoryId)) {
     const ids = unused.map(({ id }) => id);
-    await removeRefs(services, repositoryId, ids);
-    await services.pool.query('delete from snapshots where repository_id = $1 and id = any ($2)', [
-      repositoryId,
-      ids,
-    ]);
+    try {
+      await removeRefs(services, repositoryId, ids);
+      await services.pool.query(
+        'delete from snapshots where repository_id = $1 and id = any ($2)',
+        [repositoryId, ids],
+      );
+    } catch (error) {
+      errors.push(error);
+    }
   }
+  if (errors.length > 0) throw errors[0];
   return rows.length === BATCH;
 }

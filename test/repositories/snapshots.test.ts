@@ -1,4 +1,5 @@
 /** Snapshots: pushed working directories that only jobs see. */
+import { rm } from 'node:fs/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { maintenanceTasks } from '../../src/maintenance.ts';
 import { remote, Workspace } from '../support/git.ts';
@@ -143,6 +144,26 @@ test('maintenance removes a snapshot a day after its push, once no job has it', 
   await app.pool.query('delete from jobs where name = $1', ['keeps']);
   await removeUnused?.();
   expect(await left()).toBe('3');
+});
+
+test('a damaged repository does not keep the snapshots of others', async () => {
+  const ids: string[] = [];
+  for (const name of ['damaged', 'whole']) {
+    ids.push((await createWithChange(name)).id);
+    await workspace.git(name, 'push', '-q', 'origin', `HEAD:${refOf(idOf('e'))}`);
+  }
+  await app.pool.query(
+    `update snapshots set created_at = now() - interval '25 hours' where repository_id = any ($1)`,
+    [ids],
+  );
+  const { disk } = app.app.services.git;
+  await rm(disk.pathOf(ids[0] as string), { recursive: true });
+  const removeUnused = maintenanceTasks(app.app.services)['remove unused snapshots'];
+  await expect(removeUnused?.()).rejects.toThrow();
+  const left = await app.pool.query('select repository_id as id from snapshots where id = $1', [
+    idOf('e'),
+  ]);
+  expect(left.rows).toEqual([{ id: ids[0] }]);
 });
 
 test('a rerun of a job with a snapshot runs the same snapshot', async () => {
