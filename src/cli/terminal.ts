@@ -90,7 +90,11 @@ export function printJson(value: unknown, indent = 2): void {
 
 /** Writes a message for people to stderr. It may contain text of the server. */
 export function note(message: string): void {
-  process.stderr.write(`${message.split('\n').map(safeText).join('\n')}\n`);
+  process.stderr.write(`${safeLines(message)}\n`);
+}
+
+function safeLines(text: string): string {
+  return text.split('\n').map(safeText).join('\n');
 }
 
 type Row = readonly (string | { text: string; colour: Colour })[];
@@ -211,7 +215,7 @@ export function size(bytes: number): string {
 }
 
 /**
- * Asks on the terminal. Ctrl-C is a signal as usual.
+ * Asks on the terminal. The question may contain text of the server. Ctrl-C is a signal as usual.
  * @returns the answer without its newline @throws when the signal is aborted
  */
 export async function ask(question: string, signal?: AbortSignal): Promise<string> {
@@ -222,7 +226,7 @@ export async function ask(question: string, signal?: AbortSignal): Promise<strin
     terminal: false,
   });
   try {
-    return await reader.question(question, signal ? { signal } : {});
+    return await reader.question(safeLines(question), signal ? { signal } : {});
   } finally {
     reader.close();
   }

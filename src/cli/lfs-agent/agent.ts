@@ -5,6 +5,7 @@
  */
 import { createInterface } from 'node:readline';
 import { type Network, openNetwork } from '../network.ts';
+import { safeText } from '../terminal.ts';
 import { UploadError, type UploadRequest, uploadObject } from './upload.ts';
 import { EarlierVersions } from './versions.ts';
 
@@ -73,7 +74,9 @@ class Agent {
     } catch (error) {
       if (this.#signal.aborted) return;
       const code = error instanceof UploadError ? error.code : 1;
-      reply({ event: 'complete', oid, error: { code, message: (error as Error).message } });
+      // git-lfs writes it to the terminal as it is.
+      const message = safeText((error as Error).message);
+      reply({ event: 'complete', oid, error: { code, message } });
     }
   }
 
