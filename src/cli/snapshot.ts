@@ -111,9 +111,10 @@ function settings({ server, username }: SnapshotTarget): string[] {
     // What the user pushes besides branches: a snapshot must publish neither tags nor submodules.
     'push.followTags': 'false',
     'push.recurseSubmodules': 'no',
-    // Refusals that protect commits and branches: of unsigned pushes, of changed line ends, of files that others have locked.
+    // Refusals that protect commits and branches: of unsigned pushes, and of changed line ends.
     'push.gpgSign': 'false',
     'core.safecrlf': 'false',
+    // The server itself checks locks. git-lfs would leave a file in the clone for each snapshot.
     'lfs.locksverify': 'false',
     'advice.addEmbeddedRepo': 'false',
     'user.name': username,

@@ -7,6 +7,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test, vi } from 'vitest';
 import { Client } from '../../src/cli/sdk/loam.ts';
+import { eventually } from '../support/eventually.ts';
 import { LoamUser } from '../support/loam-command.ts';
 import { needs } from '../support/needs.ts';
 
@@ -55,14 +56,20 @@ test('texts of every kind of answer cannot control the terminal', async (ctx) =>
       return res.end(`id: 2\nevent: end\ndata: {"status":"succeeded"}\n\n`);
     }
     const job = { namespace: EVIL, name: EVIL };
-    res.end(JSON.stringify({ username: 'ada', data: { createJob: { job } } }));
+    const repository = { id: 'x', fullName: EVIL, sshUrl: EVIL };
+    res.end(JSON.stringify({ username: 'ada', data: { createJob: { job }, repository } }));
   });
   for (const args of [
     ['listen', '--namespace', 'ada', '--after', '0'],
     ['logs', '-f', '--json', 'job'],
     ['run', '--image', 'busybox', '--detach', '--', 'true'],
+    ['repo', 'delete', 'a/b'],
   ]) {
     const command = user.inTerminal(args, { env: { ...liar.env, NO_COLOR: '1' } });
+    if (args[1] === 'delete') {
+      await eventually(() => expect(command.stdout).toContain('to confirm'));
+      command.child.stdin?.write('no\n');
+    }
     await command.result();
     expect(command.stdout, args[0]).toMatch(/title/);
     // The line of the state clears itself.
@@ -81,7 +88,8 @@ test('a clone by SSH is none of a local path', async () => {
   expect([code, stderr]).toEqual([128, expect.stringContaining("transport 'file' not allowed")]);
 });
 
-const FILE = { path: 'file', sizeBytes: 8, downloadUrl: 'https://loam.example/artifacts/file' };
+const NAME = 'f'.repeat(250);
+const FILE = { path: NAME, sizeBytes: 8, downloadUrl: 'https://loam.example/artifacts/file' };
 
 /** A client whose requests for artifacts get these answers, one after the other. */
 function downloading(...answers: ((init: RequestInit) => Response | Promise<Response>)[]) {
@@ -128,7 +136,7 @@ test('a download goes on when its connection is silent, or does not begin', asyn
       await vi.advanceTimersByTimeAsync(10_000);
       await new Promise((next) => setImmediate(next));
     }
-    expect(await readFile(join(folder, 'silent/file'), 'utf8')).toBe('12345678');
+    expect(await readFile(join(folder, 'silent', NAME), 'utf8')).toBe('12345678');
   } finally {
     vi.useRealTimers();
   }

@@ -6,6 +6,8 @@ import { demand, readPages } from './pages.ts';
 import { type RetryOptions, retry } from './retry.ts';
 import type { Transport } from './transport.ts';
 
+const MAX_CONCURRENCY = 64;
+
 const LIST_FILES = graphql(`
   query ListArtifacts($namespace: String!, $name: String!, $first: Int!, $after: String) {
     job(namespace: $namespace, name: $name) {
@@ -26,7 +28,7 @@ export type ArtifactListOptions = RetryOptions & {
 };
 
 export type DownloadOptions = ArtifactListOptions & {
-  /** Files that are downloaded at the same time. */
+  /** Files that are downloaded at the same time: 1 to 64. */
   concurrency?: number | undefined;
   /** Called with the number of bytes that have arrived since the last call. */
   onBytes?: ((file: ArtifactFile, bytes: number) => void) | undefined;
@@ -91,7 +93,8 @@ export class Artifacts {
       }
     };
     try {
-      await Promise.all(Array.from({ length: concurrency }, work));
+      const length = Math.min(Math.max(concurrency, 1), MAX_CONCURRENCY);
+      await Promise.all(Array.from({ length }, work));
     } catch (error) {
       failure.abort(error);
       throw error;

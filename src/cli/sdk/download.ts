@@ -46,7 +46,8 @@ export class DownloadFolder {
     const found = await this.#fs.lstat(target).catch(() => null);
     // A link or folder of this name is not replaced: it was not written by an earlier download.
     if (found && !found.isFile()) throw unsafe(file.path, `${target} exists and is not a file`);
-    const part = `${target}.${await digestOf(file)}.part`;
+    // Not the name of the file and more, which may be too long.
+    const part = `${target.slice(0, target.lastIndexOf('/'))}/.loam-${await digestOf(file)}.part`;
     const { O_CREAT, O_RDWR, O_NOFOLLOW } = this.#fs.constants;
     const handle = await this.#fs.open(part, O_CREAT | O_RDWR | (O_NOFOLLOW ?? 0), 0o666);
     try {
