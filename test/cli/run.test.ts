@@ -1,7 +1,9 @@
 /** `loam run`: the working directory as it is, the log, the exit code, the artifacts. */
 import { chmod, mkdir, readdir, readFile, rm, symlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { afterAll, beforeAll, expect, onTestFinished, test, vi } from 'vitest';
+import { announced } from '../../src/cli/commands/follow.ts';
+import { LoamError } from '../../src/cli/sdk/errors.ts';
 import { eventually } from '../support/eventually.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { LoamUser } from '../support/loam-command.ts';
@@ -254,6 +256,16 @@ test('a snapshot that is interrupted, or finds no server, leaves nothing and cre
   await writeFile(credentials, stored);
   await inClone('remote', 'set-url', 'origin', `${app.base}/ada/model.git`);
   expect([unreachable.code, unreachable.stderr]).toEqual([69, expect.stringContaining('git: ')]);
+});
+
+test('requests to a server that stays away are given up after a time', () => {
+  const now = vi.spyOn(Date, 'now').mockReturnValue(0);
+  onTestFinished(() => now.mockRestore());
+  const { onRetry } = announced({ forMs: 15_000 });
+  const error = new LoamError('unreachable', 'Nobody is there.');
+  onRetry?.(error);
+  now.mockReturnValue(15_001);
+  expect(() => onRetry?.(error)).toThrow(error);
 });
 
 test('a link in the download folder is not followed', async () => {

@@ -8,12 +8,23 @@ import { InterruptHandler } from './interrupt.ts';
 
 const QUEUE_INTERVAL_MS = 2_000;
 
-/** Says when the server is away, and when it is back. */
-export function announced(signal?: AbortSignal): RetryOptions {
+/**
+ * Says when the server is away, and when it is back.
+ * @param options.forMs ends with the last error after this time
+ */
+export function announced({
+  signal,
+  forMs = Number.POSITIVE_INFINITY,
+}: {
+  signal?: AbortSignal;
+  forMs?: number;
+} = {}): RetryOptions {
+  const giveUpAt = Date.now() + forMs;
   let said = false;
   return {
     signal,
     onRetry: (error) => {
+      if (Date.now() > giveUpAt) throw error;
       if (!said) note(`${error.message.replace(/\.$/, '')}. Trying again…`);
       said = true;
     },
@@ -92,7 +103,7 @@ export async function followToEnd(
   const interrupts = new InterruptHandler(job);
   let info: JobInfo;
   try {
-    info = await watchJob(job, { json, retrying: announced(interrupts.detached) });
+    info = await watchJob(job, { json, retrying: announced({ signal: interrupts.detached }) });
   } catch (error) {
     if (!interrupts.detached.aborted) throw error;
     note(`Detached. Follow it with: loam logs -f ${job.namespace}/${job.name}`);

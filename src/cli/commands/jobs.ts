@@ -206,7 +206,7 @@ function addWait(program: Program): void {
       const failure = new AbortController();
       const ended: JobInfo[] = [];
       const waitFor = async (job: Job) => {
-        const info = await job.wait(announced(failure.signal));
+        const info = await job.wait(announced({ signal: failure.signal }));
         ended.push(info);
         note(describeEnd(info));
         if (exitCodeOfJob(info) !== 0) failure.abort();

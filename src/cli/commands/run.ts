@@ -21,6 +21,9 @@ import { note, print, printJson, StatusLine, safeText } from '../terminal.ts';
 import { downloadArtifacts } from './artifacts.ts';
 import { announced, followToEnd } from './follow.ts';
 
+/** How long the creation is repeated while the server restarts. Afterwards, there is a job to wait for. */
+const CREATE_MS = 15_000;
+
 export function addRunCommand(program: Program): void {
   program
     .command('run')
@@ -72,7 +75,7 @@ export function addRunCommand(program: Program): void {
           secrets: merge(options.secretFile, options.secret),
           labels: options.label,
         },
-        announced(),
+        announced({ forMs: CREATE_MS }),
       );
       if (options.detach) {
         if (options.json) printJson(await job.info());
