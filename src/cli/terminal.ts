@@ -206,6 +206,10 @@ export function duration(seconds: number): string {
   return parts.join(' ') || '0s';
 }
 
+export function fileCount(count: number): string {
+  return count === 1 ? '1 file' : `${count} files`;
+}
+
 /** A size for people, in binary units, as the server counts. */
 export function size(bytes: number): string {
   const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
@@ -277,7 +281,7 @@ export class ProgressBar {
     const share = Math.min(Math.max(arrived / Math.max(total, 1), 0), 1);
     const part = Math.floor(share * 20);
     const bar = `[${'#'.repeat(part)}${' '.repeat(20 - part)}]`;
-    this.#line.show(`${bar} ${size(this.#bytes)}, ${this.#files} files, ${speed}/s  ${path}`);
+    this.#line.show(`${bar} ${size(this.#bytes)}, ${fileCount(this.#files)}, ${speed}/s  ${path}`);
   }
 
   fileDone(): void {

@@ -2,7 +2,15 @@
 import { type Program, toArray } from '../command.ts';
 import { parseCount } from '../options.ts';
 import type { Job } from '../sdk/jobs.ts';
-import { isTerminal, note, ProgressBar, printJson, printTable, size } from '../terminal.ts';
+import {
+  fileCount,
+  isTerminal,
+  note,
+  ProgressBar,
+  printJson,
+  printTable,
+  size,
+} from '../terminal.ts';
 import { announced } from './follow.ts';
 import { openJob } from './job-name.ts';
 
@@ -57,7 +65,7 @@ export async function downloadArtifacts(
     });
     bar.clear();
     const bytes = files.reduce((sum, file) => sum + file.sizeBytes, 0);
-    note(`Downloaded ${files.length} files (${size(bytes)}) to ${folder}`);
+    note(`Downloaded ${fileCount(files.length)} (${size(bytes)}) to ${folder}`);
     return files.length;
   } finally {
     bar.clear();

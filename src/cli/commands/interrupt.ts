@@ -42,7 +42,8 @@ export class InterruptHandler {
     if (this.#presses > 1 || !isInteractive) return this.#cancel();
     const name = `${this.#job.namespace}/${this.#job.name}`;
     const answer = await ask(
-      `\nJob ${name} runs on. Detach from it, or cancel it? [D/c] (Ctrl-C again cancels) `,
+      // On a line of its own, because the log goes on below it.
+      `\nJob ${name} runs on. Detach from it, or cancel it? [D/c] (Ctrl-C again cancels)\n`,
       this.#asking.signal,
     ).catch(() => null);
     if (answer === null || this.#choice !== null) return;

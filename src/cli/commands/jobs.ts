@@ -12,6 +12,7 @@ import {
   ago,
   type Colour,
   duration,
+  fileCount,
   isTerminal,
   note,
   print,
@@ -159,7 +160,10 @@ function describe(job: JobInfo, url: string): [string, string | null | undefined
     ['secrets', job.secretNames.join(' ')],
     ['rerun of', job.rerunOf?.name],
     ['output', job.outputPath],
-    ['artifacts', artifacts && `${artifacts.fileCount} files, ${size(artifacts.sizeBytes)} packed`],
+    [
+      'artifacts',
+      artifacts && `${fileCount(artifacts.fileCount)}, ${size(artifacts.sizeBytes)} packed`,
+    ],
     ['page', url],
   ];
 }
