@@ -14,7 +14,7 @@ import { once } from 'node:events';
 import { appendFile, mkdir, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import { buildClients } from '../src/build.ts';
+import { buildPrograms } from '../src/build.ts';
 import { createJob, firstLine } from './jobs.ts';
 import { median, openBench, TOKEN, time } from './repository.ts';
 
@@ -31,7 +31,7 @@ const DOWNLOADS = 5;
 
 let jobs = 0;
 
-await buildClients();
+await buildPrograms();
 await using bench = await openBench({ LOAM_RUNNER: 'process' });
 const { base } = bench.server;
 const home = join(bench.folder, 'home');

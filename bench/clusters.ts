@@ -20,6 +20,7 @@ import { createInterface } from 'node:readline';
 import { setTimeout as delay } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import pg from 'pg';
+import { buildPrograms } from '../src/build.ts';
 import { type KubeCluster, openKubeCluster } from '../test/support/kube/kube.ts';
 import { KUBE_CACHE } from '../test/support/needs.ts';
 import { openSlurmCluster } from '../test/support/slurm/slurm.ts';
@@ -58,6 +59,7 @@ type Peer = {
 let names = 0;
 const nextName = () => `bench-${names++}`;
 
+await buildPrograms();
 if (ENGINES.includes('slurm')) await measureSlurm();
 if (ENGINES.includes('kubernetes')) await measureKubernetes();
 if (ENGINES.includes('pending')) await measurePending();

@@ -1,16 +1,15 @@
 /**
- * `npm run build`: builds the programs that the server serves to browsers and terminals: the dashboard, the `loam` command
- * and the client library. `npm start` rebuilds those whose sources changed; without Vite (`npm ci --omit=dev`) the server
+ * `npm run build`: builds the programs that the server serves: the dashboard, the `loam` command, the client library, and the
+ * agent for the nodes of a cluster. `npm start` rebuilds those whose sources changed; without Vite (`npm ci --omit=dev`) the server
  * uses the existing builds. A build goes to a temporary folder that is then renamed, so that a crash or a concurrent start
  * never leaves a partial build.
  */
-import { randomUUID } from 'node:crypto';
-import { existsSync } from 'node:fs';
+import { createHash, randomUUID } from 'node:crypto';
+import { existsSync, globSync, readFileSync } from 'node:fs';
 import { mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { promisify } from 'node:util';
 import { brotliCompress, gzip, constants as zlib } from 'node:zlib';
-import { digestSources, readStamp, STAMP } from './base/build-stamp.ts';
 
 const ROOT = join(import.meta.dirname, '..');
 
@@ -45,7 +44,19 @@ const TARGETS: readonly Target[] = [
     config: 'src/cli/sdk/vite.config.ts',
     sources: 'src/cli/sdk/**/*.*',
   },
+  {
+    name: 'the agent',
+    out: 'dist/agent',
+    config: 'src/runners/agent/vite.config.ts',
+    sources: 'src/{base,platform,runners}/**/*.ts',
+  },
 ];
+
+/**
+ * Name of the file with the digest of the sources that a build was made from, in its folder. By it, a start finds out whether
+ * it has to build again.
+ */
+const STAMP = 'built-from';
 
 /** Smaller files fit into one network packet uncompressed. */
 const MIN_COMPRESSED_BYTES = 1_024;
@@ -54,7 +65,7 @@ const MIN_COMPRESSED_BYTES = 1_024;
 const MAX_BEST_QUALITY_BYTES = 2 ** 20;
 
 /** Builds the targets whose existing build has another digest than the current sources. @returns their names */
-export async function buildClients(): Promise<string[]> {
+export async function buildPrograms(): Promise<string[]> {
   const built: string[] = [];
   for (const target of TARGETS) if (await buildTarget(target)) built.push(target.name);
   return built;
@@ -62,7 +73,7 @@ export async function buildClients(): Promise<string[]> {
 
 async function buildTarget(target: Target): Promise<boolean> {
   const out = join(ROOT, target.out);
-  const stamp = digestSources(target.sources, 'src/*/generated/**');
+  const stamp = digestSources(target.sources);
   if (readStamp(out) === stamp) return false;
   const { build } = await import('vite');
   const outDir = `${out}-${randomUUID()}`;
@@ -81,6 +92,19 @@ async function buildTarget(target: Target): Promise<boolean> {
     await rm(outDir, { recursive: true, force: true });
   }
   return true;
+}
+
+function readStamp(folder: string): string | null {
+  const path = join(folder, STAMP);
+  return existsSync(path) ? readFileSync(path, 'utf8') : null;
+}
+
+function digestSources(pattern: string): string {
+  const digest = createHash('sha256');
+  const sources = globSync(pattern, { cwd: ROOT, exclude: ['src/*/generated/**'] }).sort();
+  for (const path of ['package-lock.json', ...sources])
+    digest.update(`${path}\0`).update(readFileSync(join(ROOT, path)));
+  return digest.digest('hex');
 }
 
 /** Vite selects React's build by NODE_ENV: under a test runner that would be the slow development build. */
@@ -126,7 +150,7 @@ if (process.argv[1] === import.meta.filename) {
   );
   if (isViteInstalled) {
     const begin = performance.now();
-    const built = await buildClients();
+    const built = await buildPrograms();
     const seconds = ((performance.now() - begin) / 1000).toFixed(1);
     if (built.length > 0) console.log(`Built ${built.join(' and ')} in ${seconds} s`);
   } else if (missing.length > 0) {

@@ -2,8 +2,8 @@
 import { join } from 'node:path';
 import type { ClusterConfig } from '../base/config/clusters.ts';
 import type { Logger } from '../base/log.ts';
-import { requireAgentProgram } from './agent/build.ts';
 import type { ClusterEngine } from './agent/engine.ts';
+import { requireAgentProgram } from './agent/program.ts';
 import { type AgentRunner, openAgentRunner } from './agent/runner.ts';
 import type { NetworkMode } from './runner.ts';
 
@@ -35,7 +35,7 @@ export async function openClusters(
   { clusters, dataDir, agentUrl, leaseMs, worker, network, log }: Options,
   cleanup: AsyncDisposableStack,
 ): Promise<OpenedClusters> {
-  const program = await requireAgentProgram();
+  const program = requireAgentProgram();
   const runners: Record<string, AgentRunner> = {};
   for (const cluster of clusters) {
     const { name, regions, options } = cluster;

@@ -2,16 +2,14 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { buildAgent, PROGRAM } from '../../src/runners/agent/build.ts';
 import type { ClusterEngine } from '../../src/runners/agent/engine.ts';
+import { PROGRAM } from '../../src/runners/agent/program.ts';
 import { LEASE_MS } from '../../src/runners/agent/protocol.ts';
 import { type AgentRunner, openAgentRunner } from '../../src/runners/agent/runner.ts';
 import { serveAgents } from './loopback-engine.ts';
 
 /** Longer than on this machine alone, because a node may be busy: a command that obeys SIGTERM must not get SIGKILL. */
 const GRACE_MS = 3_000;
-
-let built: Promise<void> | undefined;
 
 /**
  * @param openEngine called again for a second runner, as when the worker is restarted; it gets a folder for the nodes
@@ -21,8 +19,6 @@ export async function agentRunner<E extends ClusterEngine>(
   openEngine: (nodesDir: string) => Promise<E>,
   { leaseMs = LEASE_MS, host }: { leaseMs?: number; host?: string | undefined } = {},
 ) {
-  built ??= buildAgent();
-  await built;
   const cleanup = new AsyncDisposableStack();
   const dir = await mkdtemp(join(tmpdir(), 'loam-agent-'));
   cleanup.defer(() => rm(dir, { recursive: true, force: true }));

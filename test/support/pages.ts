@@ -1,6 +1,6 @@
-/** Builds the dashboard and the command before any test, as `npm start` does, so that no test depends on an earlier build. */
-import { buildClients } from '../../src/build.ts';
+/** Builds what the server serves before any test, as `npm start` does, so that no test depends on an earlier build. */
+import { buildPrograms } from '../../src/build.ts';
 
 export default async function setup(): Promise<void> {
-  await buildClients();
+  await buildPrograms();
 }
