@@ -55,6 +55,7 @@ test('the tour, by clicking alone', async () => {
   await page.getByLabel('Add an initial commit').uncheck();
   await page.getByRole('button', { name: 'Create repository' }).click();
   await page.getByRole('heading', { name: 'Nothing was pushed yet' }).waitFor();
+  await page.getByRole('button', { name: 'git', exact: true }).click();
   const shown = await page.getByRole('region', { name: 'Text to copy' }).innerText();
   expect(shown).toContain('git push');
   await paste(shown, app.admin.token as string);
