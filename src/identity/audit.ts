@@ -46,6 +46,7 @@ export const AUDIT_ACTIONS = {
   'repository.push': 'A repository was pushed to.',
   'branch_rule.set': 'A branch rule of a repository was created or changed.',
   'branch_rule.delete': 'A branch rule of a repository was deleted.',
+  'commit_status.set': 'The status of a check of a commit was reported.',
   'secret.allow': 'A pusher allowed a secret that secret scanning had refused.',
   'secret.disallow': 'An allowed secret is refused again.',
   'repository.delete': 'A repository was deleted.',

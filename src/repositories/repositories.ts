@@ -46,7 +46,7 @@ export async function findRepositoryById<S extends Select>(
 }
 
 /** Names a repository by its id or by its name. */
-type RepositoryKey = { namespace: string; id?: string | null; name?: string | null };
+export type RepositoryKey = { namespace: string; id?: string | null; name?: string | null };
 
 /** The columns that every permission check needs. */
 export const accessColumns = {

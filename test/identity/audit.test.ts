@@ -55,6 +55,7 @@ const ACTION_OF: Record<string, AuditAction> = {
   createCommit: 'repository.push',
   setBranchRule: 'branch_rule.set',
   deleteBranchRule: 'branch_rule.delete',
+  setCommitStatus: 'commit_status.set',
   disallowSecret: 'secret.disallow',
   createRepository: 'repository.create',
   renameRepository: 'repository.rename',

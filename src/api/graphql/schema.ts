@@ -14,6 +14,7 @@ import '../../repositories/graphql/mutations.ts';
 import '../../repositories/graphql/allowed-secrets.ts';
 import '../../repositories/graphql/branch-rules.ts';
 import '../../repositories/graphql/search.ts';
+import '../../repositories/graphql/statuses.ts';
 import '../../repositories/graphql/writing.ts';
 import '../../identity/graphql/identities.ts';
 import '../../identity/graphql/sessions.ts';

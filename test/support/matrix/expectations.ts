@@ -236,6 +236,20 @@ export const MUTATIONS: Record<string, Rule[]> = {
         })(world, ''),
     },
   ],
+  setCommitStatus: [
+    {
+      from: 'write',
+      args: async (world) => {
+        const id = await world.repository();
+        const { repository } = await world.asOperator(
+          'query ($id: ID!) { repository(namespace: "acme", id: $id) { commit(revision: "main") { sha } } }',
+          { id },
+        );
+        const { sha } = repository.commit;
+        return { input: { namespace, id, sha, context: 'ci', state: 'SUCCESS' } };
+      },
+    },
+  ],
   setBranchRule: [{ from: 'admin', args: repository({ pattern: 'main' }) }],
   deleteBranchRule: [
     {

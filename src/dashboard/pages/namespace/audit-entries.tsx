@@ -25,6 +25,7 @@ const PHRASES: Record<Action, string> = {
   ARTIFACTS_DELETE: 'deleted artifacts of',
   BRANCH_RULE_DELETE: 'deleted branch rule of',
   BRANCH_RULE_SET: 'set branch rule of',
+  COMMIT_STATUS_SET: 'reported a check of',
   DEPLOY_KEY_ADD: 'added deploy key',
   DEPLOY_KEY_DELETE: 'deleted deploy key',
   DEVICE_APPROVE: 'approved device',
