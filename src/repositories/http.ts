@@ -1,9 +1,10 @@
 /**
- * Git's smart HTTP protocol, and downloads by signed link.
+ * Git's smart HTTP protocol, downloads by signed link, and badges.
  *
  * Paths work with and without `.git`. Errors are plain text, which git shows to its user.
  */
 
+import { hash } from 'node:crypto';
 import { type Duplex, finished, type Readable } from 'node:stream';
 import { createGunzip } from 'node:zlib';
 import {
@@ -29,7 +30,8 @@ import type { ByteRange } from '../platform/storage/storage.ts';
 import { allowLongBody, wasAnsweredEarly } from '../platform/web/connections.ts';
 import { shouldLog, toClientError, toErrorResponse } from '../platform/web/error-response.ts';
 import { refuseOtherMethods } from '../platform/web/methods.ts';
-import { forbidRendering, sendObject } from '../platform/web/send-object.ts';
+import { etagMatches, forbidRendering, sendObject } from '../platform/web/send-object.ts';
+import { drawBadge } from './badge.ts';
 import { ARCHIVE_PATH, sendArchive, verifyArchiveLink } from './browsing/archives.ts';
 import {
   BLOB_DOWNLOAD_PATH,
@@ -39,6 +41,7 @@ import {
 } from './browsing/downloads.ts';
 import { withRepositoryFolder } from './folder.ts';
 import { authorizeGit } from './repositories.ts';
+import { findBranchState } from './statuses.ts';
 import {
   gitActionOf,
   prepareReceive,
@@ -83,6 +86,16 @@ export function downloadsRouter(services: Deps): Router {
   router
     .route(ARCHIVE_PATH)
     .get(serveArchive(services) as RequestHandler)
+    .all(refuseOtherMethods(['GET']));
+  return router;
+}
+
+/** @param countRequest applies the rate limit, because each badge reads the repository */
+export function badgeRouter(services: Deps, countRequest: RequestHandler): Router {
+  const router = Router({ caseSensitive: true, strict: true });
+  router
+    .route('/:namespace/:name/-/badge.svg')
+    .get(countRequest, serveBadge(services) as RequestHandler)
     .all(refuseOtherMethods(['GET']));
   return router;
 }
@@ -296,4 +309,32 @@ function serveArchive(
       withRepositoryFolder(services, id, send),
     );
   };
+}
+
+function serveBadge(services: Deps): RequestHandler<{ namespace: string; name: string }> {
+  return async (req, res) => {
+    const { namespace, name } = req.params;
+    const branch = readQuery(req.query, 'branch');
+    const context = readQuery(req.query, 'job');
+    const key = { namespace, name, branch, context };
+    const { state, isPublic } = await findBranchState(services, req.viewer, key);
+    const badge = drawBadge(context ?? 'checks', state);
+    const etag = `"${hash('sha256', badge)}"`;
+    res.vary('Authorization, Cookie');
+    res.set({
+      'Cache-Control': isPublic ? 'no-cache' : 'private, no-cache',
+      ETag: etag,
+      'Content-Security-Policy': "default-src 'none'",
+      'X-Content-Type-Options': 'nosniff',
+    });
+    if (etagMatches(req.headers['if-none-match'], etag)) return void res.status(304).end();
+    res.type('image/svg+xml').send(badge);
+  };
+}
+
+/** An empty value counts as absent. @throws AppError 400 */
+function readQuery(query: Request['query'], name: string): string | undefined {
+  const value = query[name];
+  if (Array.isArray(value)) throw invalid(name, 'is given more than once');
+  return typeof value === 'string' && value !== '' ? value : undefined;
 }

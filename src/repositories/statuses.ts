@@ -7,7 +7,7 @@ import type { Prisma } from '../../prisma/generated/client.ts';
 import type { CommitState } from '../../prisma/generated/enums.ts';
 import { AppError, invalid, notFound } from '../base/errors.ts';
 import { isObjectId } from '../git/names.ts';
-import { resolveCommit } from '../git/objects/resolve.ts';
+import { branchTip, resolveCommit } from '../git/objects/resolve.ts';
 import { recordAudit } from '../identity/audit.ts';
 import { demand, demandAccount, type Viewer } from '../identity/permissions.ts';
 import { inTransaction } from '../platform/database/client.ts';
@@ -215,3 +215,29 @@ function batchByCommit<T>(read: ReadByCommit<T>) {
     return found.get(sha) ?? null;
   };
 }
+
+/**
+ * Finds the state of the last commit of a branch: of one context, or else of all. Without a branch: of the default branch.
+ * @throws AppError 400, 401, 404 for the repository or the branch
+ */
+export async function findBranchState(
+  services: RepositoryReadDeps,
+  viewer: Viewer,
+  { branch, context, ...key }: RepositoryKey & { branch?: string; context?: string },
+): Promise<{ state: CommitState | null; isPublic: boolean }> {
+  const { id, defaultBranch, visibility } = await getRepository(services, viewer, key, {});
+  if (context !== undefined) checkContext('job', context);
+  const sha = await branchTipOnServer(services, id, branch ?? defaultBranch);
+  if (!sha) throw notFound('Branch');
+  const isPublic = visibility === 'public';
+  if (context === undefined) return { state: await rollupOf(services.pool, id, sha), isPublic };
+  const status = await services.db.commitStatus.findUnique({
+    where: { repositoryId_sha_context: { repositoryId: id, sha, context } },
+    select: { state: true },
+  });
+  return { state: status?.state ?? null, isPublic };
+}
+
+const branchTipOnServer = defineFolderTask('branchTip', ({ git }, dir, branch: string) =>
+  branchTip(git.objects, dir, branch),
+);

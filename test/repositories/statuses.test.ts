@@ -1,5 +1,6 @@
-/** Commit statuses, which external systems report. */
+/** Commit statuses, which external systems report, and badges. */
 import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
+import { drawBadge } from '../../src/repositories/badge.ts';
 import { remote, Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 
@@ -275,4 +276,79 @@ test('a page of commits or branches reads all states with one statement', async 
     { name: 'main', commit: { status: { state: 'FAILURE' } } },
     { name: 'topic', commit: { status: { state: 'FAILURE' } } },
   ]);
+});
+
+describe('badges', () => {
+  const badge = (repository: string, query = '', client = ada, headers = {}) =>
+    client.get(`/ada/${repository}/-/badge.svg${query}`, headers);
+
+  test('a badge shows the state of a branch, of all checks or of one', async () => {
+    const { id, sha } = await create('badged', { visibility: 'PUBLIC' });
+    const shown = async (query: string) =>
+      /<title>(.*)<\/title>/.exec((await badge('badged', query, app.anonymous)).text)?.[1];
+    expect(await shown('')).toBe('checks: unknown');
+    await set({ id, sha, context: 'unit', state: 'PENDING' });
+    expect(await shown('')).toBe('checks: pending');
+    const topic = await commit(id, 'topic');
+    await set({ id, sha: topic, context: 'unit' });
+    await set({ id, sha: topic, context: 'lint', state: 'ERROR' });
+    expect(await shown('?branch=topic')).toBe('checks: failing');
+    expect(await shown('?branch=topic&job=unit')).toBe('unit: passing');
+    expect(await shown('?branch=topic&job=lint')).toBe('lint: error');
+    expect(await shown('?branch=topic&job=other')).toBe('other: unknown');
+    expect(await shown('?job=unit&branch=')).toBe('unit: pending');
+
+    const statusOf = async (query: string) => {
+      const { status, body } = await badge('badged', query);
+      return [status, body.error.message];
+    };
+    expect(await statusOf('?branch=none')).toEqual([404, 'Branch not found']);
+    expect(await statusOf('?branch=nul%00')).toEqual([404, 'Branch not found']);
+    expect(await statusOf(`?branch=${sha}`)).toEqual([404, 'Branch not found']);
+    expect(await statusOf('?branch=main&branch=topic')).toEqual([
+      400,
+      'branch: is given more than once',
+    ]);
+    expect(await statusOf('?job=nul%00')).toEqual([400, expect.stringMatching(/^job: must be/)]);
+    expect((await ada.post('/ada/badged/-/badge.svg')).status).toBe(405);
+  });
+
+  test('it is revalidated with its ETag, and shown also to browsers that ask for a page', async () => {
+    const { id, sha } = await create('fresh', { visibility: 'PUBLIC' });
+    const first = await badge('fresh');
+    expect(first.status).toBe(200);
+    const etag = first.headers.get('etag') ?? '';
+    expect(first.headers.get('content-type')).toContain('image/svg+xml');
+    expect(first.headers.get('cache-control')).toBe('no-cache');
+    expect(first.headers.get('content-security-policy')).toBe("default-src 'none'");
+    expect((await badge('fresh', '', ada, { 'if-none-match': etag })).status).toBe(304);
+    await set({ id, sha });
+    expect((await badge('fresh', '', ada, { 'if-none-match': etag })).status).toBe(200);
+    const opened = await badge('fresh', '', app.anonymous, { accept: 'text/html' });
+    expect(opened.headers.get('content-type')).toContain('image/svg+xml');
+  });
+
+  test('a private repository has a badge for its readers only', async () => {
+    const { sha } = await create('secret');
+    await set({ name: 'secret', sha });
+    const own = await badge('secret');
+    expect([own.status, own.headers.get('cache-control')]).toEqual([200, 'private, no-cache']);
+    const unknown = await badge('none', '', app.anonymous);
+    const hidden = await badge('secret', '', app.anonymous);
+    expect([hidden.status, hidden.body.error.code]).toEqual([404, 'not_found']);
+    expect(hidden.body.error.message).toBe(unknown.body.error.message);
+    const refused = await badge('secret', '', app.client('Bearer wrong'));
+    expect(refused.status).toBe(401);
+  });
+
+  test('hostile text stays text, and long text is shortened', () => {
+    const hostile = drawBadge(`"><script>alert('x')</script>&\u0000\ufffe\ud800`, 'success');
+    expect(hostile).not.toMatch(/<script|\ufffe|\p{Cs}/u);
+    expect(hostile).toContain(
+      "<title>&quot;&gt;&lt;script&gt;alert('x')&lt;/script&gt;&amp;: passing</title>",
+    );
+    const long = drawBadge('x'.repeat(100), null);
+    expect(long).toContain(`>${'x'.repeat(39)}…</text>`);
+    expect(long).toContain(`<title>${'x'.repeat(100)}: unknown</title>`);
+  });
 });

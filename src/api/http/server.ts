@@ -13,7 +13,7 @@ import type { ContextServices } from '../../platform/schema/context.ts';
 import { wasAnsweredEarly } from '../../platform/web/connections.ts';
 import { shouldLog, toClientError, toErrorResponse } from '../../platform/web/error-response.ts';
 import type { Deps as RepositoriesDeps } from '../../repositories/http.ts';
-import { downloadsRouter, gitRouter } from '../../repositories/http.ts';
+import { badgeRouter, downloadsRouter, gitRouter } from '../../repositories/http.ts';
 import type { Deps as LfsDeps } from '../../repositories/lfs/http.ts';
 import { largeDownloadsRouter, lfsRouter } from '../../repositories/lfs/http.ts';
 import { schema } from '../graphql/schema.ts';
@@ -88,6 +88,8 @@ export function createHttpApp(
   files.use(logsRouter(services));
   files.use(downloadsRouter(services));
   files.use(largeDownloadsRouter(services));
+  // Before the dashboard, so that a browser that opens the address gets the picture instead of a page.
+  files.use(badgeRouter(services, limits.countRequest));
   const dashboard = createDashboard();
   if (dashboard) files.use(dashboard);
   files.use(createHomePage());
