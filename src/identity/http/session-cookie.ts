@@ -10,8 +10,8 @@ import type { Urls } from '../../base/urls.ts';
 import { wantsPage } from '../../platform/web/page.ts';
 import { readBodyBytes } from '../../platform/web/request-body.ts';
 
-/** Paths that accept the cookie, in addition to the pages of the dashboard. */
-const PATHS = /^\/(?:graphql|artifacts|login|logout)(?:\/|$)/;
+/** Paths that accept the cookie, in addition to the pages of the dashboard. Its READMEs show badges. */
+const PATHS = /^\/(?:graphql|artifacts|login|logout)(?:\/|$)|^\/[^/]+\/[^/]+\/-\/badge\.svg$/;
 const SECRET = /^[0-9A-Za-z]{40}$/;
 
 /** The prefix `__Host-` protects the cookie against other hosts and paths; browsers allow it only over https. */

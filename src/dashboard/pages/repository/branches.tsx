@@ -11,20 +11,24 @@ import { commitSubject, shortSha } from '../../ui/format.ts';
 import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { CursorPagination } from '../../ui/paging.tsx';
 import { RelativeTime } from '../../ui/time.tsx';
+import { CommitStatusIcon, CommitStatusIconData } from './commit-status.tsx';
 import { mayWrite, type RepositoryData, RepositoryFrame } from './frame.tsx';
 import { RefForm } from './ref-form.tsx';
 
-const BranchesQuery = graphql(`
+const BranchesQuery = graphql(
+  `
   query Branches($namespace: String!, $name: String!, $after: String) {
     repository(namespace: $namespace, name: $name) {
       id
       branches(first: 50, after: $after) {
-        nodes { name sha commit { message author { name } committer { date } } }
+        nodes { name sha commit { message author { name } committer { date } ...CommitStatusIcon } }
         pageInfo { hasNextPage endCursor }
       }
     }
   }
-`);
+`,
+  [CommitStatusIconData],
+);
 
 type Branch = NonNullable<
   NonNullable<ResultOf<typeof BranchesQuery>['repository']>['branches']
@@ -174,7 +178,8 @@ function BranchRow({
           {commit && (
             <>
               {' '}
-              · {commit.author.name} <RelativeTime at={commit.committer.date} />
+              · {commit.author.name} <RelativeTime at={commit.committer.date} />{' '}
+              <CommitStatusIcon commit={commit} {...params} />
             </>
           )}
         </p>

@@ -3,15 +3,20 @@ import { type FragmentOf, graphql, readFragment } from '../../graphql/graphql.ts
 import { CopyButton } from '../../ui/copy.tsx';
 import { commitSubject, shortSha } from '../../ui/format.ts';
 import { RelativeTime } from '../../ui/time.tsx';
+import { CommitStatusIcon, CommitStatusIconData } from './commit-status.tsx';
 
-export const CommitRowData = graphql(`
+export const CommitRowData = graphql(
+  `
   fragment CommitRow on Commit {
     sha
     message
     author { name }
     committer { date }
+    ...CommitStatusIcon
   }
-`);
+`,
+  [CommitStatusIconData],
+);
 
 /** A commit in a list. */
 export function CommitRow({
@@ -23,7 +28,8 @@ export function CommitRow({
   namespace: string;
   repository: string;
 }) {
-  const { sha, message, author, committer } = readFragment(CommitRowData, data);
+  const commit = readFragment(CommitRowData, data);
+  const { sha, message, author, committer } = commit;
   const params = { namespace, repository };
   return (
     <li className="flex flex-wrap items-center gap-x-4 gap-y-1 text-sm" data-commit={sha}>
@@ -34,7 +40,8 @@ export function CommitRow({
           className="font-medium break-words hover:underline"
         >
           {commitSubject(message)}
-        </Link>
+        </Link>{' '}
+        <CommitStatusIcon commit={commit} {...params} />
         <p className="text-dim">
           {author.name} · <RelativeTime at={committer.date} />
         </p>

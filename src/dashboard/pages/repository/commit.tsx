@@ -6,6 +6,7 @@ import { commitSubject, shortSha } from '../../ui/format.ts';
 import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { RelativeTime } from '../../ui/time.tsx';
 import { ChangesData, ChangesView, INITIAL_FILES } from './changes.tsx';
+import { CommitChecks, CommitChecksData } from './commit-status.tsx';
 import { RepositoryFrame } from './frame.tsx';
 
 const CommitQuery = graphql(
@@ -20,11 +21,12 @@ const CommitQuery = graphql(
         author { name email date }
         committer { name email date }
         changes { ...Changes }
+        ...CommitChecks
       }
     }
   }
 `,
-  [ChangesData],
+  [ChangesData, CommitChecksData],
 );
 
 type CommitData = NonNullable<NonNullable<ResultOf<typeof CommitQuery>['repository']>['commit']>;
@@ -48,6 +50,7 @@ export default function Commit() {
           {(commit) => (
             <div className="space-y-6">
               <CommitHeader commit={commit} namespace={namespace} repository={repository} />
+              <CommitChecks commit={commit} />
               {commit.changes && (
                 <ChangesView
                   changes={commit.changes}

@@ -4,15 +4,25 @@ import { graphql } from '../../graphql/graphql.ts';
 import { commitSubject, shortSha } from '../../ui/format.ts';
 import { useRetryingQuery } from '../../ui/load.tsx';
 import { RelativeTime } from '../../ui/time.tsx';
+import { CommitStatusIcon, CommitStatusIconData } from './commit-status.tsx';
 
-const LastCommitQuery = graphql(`
+const LastCommitQuery = graphql(
+  `
   query LastCommit($namespace: String!, $name: String!, $path: String!, $ref: String) {
     repository(namespace: $namespace, name: $name) {
       id
-      lastCommit(path: $path, ref: $ref) { sha message author { name } committer { date } }
+      lastCommit(path: $path, ref: $ref) {
+        sha
+        message
+        author { name }
+        committer { date }
+        ...CommitStatusIcon
+      }
     }
   }
-`);
+`,
+  [CommitStatusIconData],
+);
 
 /** The last commit of a file or folder. The bar has its height before the commit has loaded, so that nothing moves. */
 export function LastCommit({
@@ -53,6 +63,7 @@ export function LastCommit({
           >
             {commitSubject(commit.message)}
           </Link>
+          <CommitStatusIcon commit={commit} {...params} />
           <code className="max-md:hidden">{shortSha(commit.sha)}</code>
           <span className="shrink-0">
             <RelativeTime at={commit.committer.date} />

@@ -183,6 +183,14 @@ function resolvePath(from: string, href: string): string | null {
   }
 }
 
+/** The path of a badge of this server; null for every other address. */
+function badgePath(src: string): string | null {
+  if (!URL.canParse(src)) return null;
+  const { origin, pathname, search } = new URL(src);
+  const isBadge = /^\/[^/]+\/[^/]+\/-\/badge\.svg$/.test(pathname);
+  return isBadge && origin === location.origin ? pathname + search : null;
+}
+
 function RelativeLink({
   namespace,
   repository,
@@ -213,7 +221,7 @@ function RelativeLink({
   );
 }
 
-/** Shows images of the repository only. An image on another host becomes a link: loading it would expose the reader. */
+/** Shows images of the repository and badges. An image on another host becomes a link: loading it would expose the reader. */
 function Image({
   namespace,
   repository,
@@ -228,6 +236,8 @@ function Image({
     variables: { namespace, name: repository, path: path ?? '', ref: revision },
     pause: path === null,
   });
+  const badge = badgePath(src);
+  if (badge !== null) return <img src={badge} alt={alt} className="inline max-w-full" />;
   if (path === null)
     return /^https?:/i.test(src) ? (
       <a href={src} rel="nofollow noreferrer noopener">
