@@ -1,5 +1,5 @@
 /** The Python library as programs use it: the file that the server serves, run by Debian's Python. */
-import { type ChildProcess, spawn } from 'node:child_process';
+import { type ChildProcess, execFile, spawn } from 'node:child_process';
 import { createHmac } from 'node:crypto';
 import { mkdir, mkdtemp, readdir, readFile, rm, symlink, writeFile } from 'node:fs/promises';
 import { createServer, type IncomingMessage, type RequestListener } from 'node:http';
@@ -7,6 +7,7 @@ import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { buffer } from 'node:stream/consumers';
+import { promisify } from 'node:util';
 import { gzipSync } from 'node:zlib';
 import { Webhook } from 'standardwebhooks';
 import { type Header, pack } from 'tar-stream';
@@ -664,4 +665,11 @@ asyncio.run(main())`;
   expect(seen[4]).toBe('cancelled');
   expect(seen[5].sort()).toEqual(['from-asyncio', 'model']);
   expect(seen.slice(6)).toEqual(['from-asyncio', []]);
+});
+
+test('the types pass a strict check', async (ctx) => {
+  needs(ctx, 'mypy');
+  const file = join(SOURCES, 'loam.py');
+  // Exits with 1, and prints the errors to stdout, if there are any.
+  await promisify(execFile)('mypy', ['--strict', '--cache-dir', home, file]);
 });

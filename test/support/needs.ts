@@ -94,6 +94,7 @@ const REQUIREMENTS = {
     probe: ['/usr/bin/python3', '-c', 'import pygit2'],
     remedy: install('python3-pygit2'),
   },
+  mypy: { probe: command('mypy'), remedy: install('mypy') },
   mmdebstrap: { probe: command('mmdebstrap'), remedy: install('mmdebstrap') },
   mount: {
     probe: ['unshare', '--mount', 'mount', '-t', 'tmpfs', 'none', '/mnt'],

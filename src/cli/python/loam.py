@@ -1311,10 +1311,10 @@ async def _in_thread(function: Callable[..., _T], *words: Any, **named: Any) -> 
 async def _in_threads(iterator: Iterator[_T]) -> AsyncIterator[_T]:
     end = object()
     while True:
-        item = await _in_thread(next, iterator, end)
+        item: Any = await _in_thread(next, iterator, end)
         if item is end:
             return
-        yield cast(_T, item)
+        yield item
 
 
 class _Pauses:
@@ -1337,7 +1337,8 @@ class _Event(NamedTuple):
 
 def _parse_event(block: bytes) -> _Event | None:
     """An event of a stream; None for a comment. Raises ValueError or KeyError, and LoamError for an event that says so."""
-    fields = dict(line.split(b": ", 1) for line in block.split(b"\n") if not line.startswith(b":"))
+    lines = [line.partition(b": ") for line in block.split(b"\n") if not line.startswith(b":")]
+    fields = {name: value for name, _, value in lines}
     if not fields:
         return None
     event = _Event(
