@@ -7,10 +7,16 @@ import {
   sweepLargeFiles,
 } from '../../src/repositories/lfs/store/sweep.ts';
 
-/** Sweeps until nothing is left to do. The default has no grace period: use it only while nobody uploads. */
+/**
+ * No grace period. The database rounds times to milliseconds, so what has just been retired may lie half of one in the future,
+ * and a sweep with a grace period of 0 would leave it.
+ */
+const NO_GRACE: GracePeriods = { uploads: -1, retired: -1 };
+
+/** Sweeps until nothing is left to do. By default without a grace period: only while nobody uploads. */
 export async function sweepAll(
   services: SweepDeps & Pick<Services, 'config'>,
-  graces: GracePeriods = { uploads: 0, retired: 0 },
+  graces = NO_GRACE,
 ): Promise<void> {
   while (await sweepLargeFiles(services, graces)) {
     // The condition does the work.
