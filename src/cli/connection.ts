@@ -110,7 +110,7 @@ export function originOf(url: string): string {
 
 /** User name and password for git, each on one line. An API key consists of both. @throws LoamError */
 export function gitCredential({ username, token }: Credential): [string, string] {
-  // Further lines could name another host.
+  // Git reads one `name=value` per line, so a line break in a value could set another host.
   if (/\p{Cc}/u.test(username + token))
     throw new LoamError('bad_answer', 'The user name or the token has control characters.');
   const [name = '', secret] = token.split('$');

@@ -27,7 +27,7 @@ export class Interrupted extends Error {
   override name = 'Interrupted';
 }
 
-/** Git has one exit code for all failures. What it says tells them apart. */
+/** Git has the same exit code for all of these failures, so its error message decides the exit code of the command. */
 const GIT_FAILURES: readonly [RegExp, number][] = [
   [/Authentication failed for/, EXIT.notSignedIn],
   [/The requested URL returned error: 403/, EXIT.refused],

@@ -14,7 +14,7 @@ process.stdout.on('error', (error: NodeJS.ErrnoException) => {
   note(`loam: Cannot write to stdout: ${error.message}`);
   process.exit(EXIT.failure);
 });
-// The exit code must not depend on somebody who reads the messages.
+// A reader of stderr that has ended must not change the exit code.
 process.stderr.on('error', () => {});
 
 const program = createProgram();

@@ -54,7 +54,7 @@ export async function pushSnapshot(target: SnapshotTarget): Promise<string> {
   }
 }
 
-/** Aborted by Ctrl-C or SIGTERM, which would leave the folder with the files of the user. */
+/** Aborts at Ctrl-C or SIGTERM, which would otherwise end the process before it removes the folder with the user's files. */
 function untilInterrupt() {
   const interrupt = new AbortController();
   const abort = () => interrupt.abort();
@@ -71,7 +71,7 @@ async function prepare(folder: string, index: string, objects: string) {
   const env = {
     GIT_INDEX_FILE: join(folder, 'index'),
     GIT_OBJECT_DIRECTORY: join(folder, 'objects'),
-    // A list with colons. Git reads an entry in quotes as text, so that the path may have some.
+    // The variable is a list separated by colons. In quotes, the path itself may contain colons.
     GIT_ALTERNATE_OBJECT_DIRECTORIES: JSON.stringify(objects),
   };
   await mkdir(env.GIT_OBJECT_DIRECTORY);
@@ -108,13 +108,13 @@ function settings({ server, username }: SnapshotTarget): string[] {
     'core.hooksPath': '/dev/null',
     // Finds what both sides have, even if the server is ahead of the clone.
     'push.negotiate': 'true',
-    // What the user pushes besides branches: a snapshot must publish neither tags nor submodules.
+    // With these settings, git may also push tags and submodules. A snapshot must publish neither.
     'push.followTags': 'false',
     'push.recurseSubmodules': 'no',
-    // Refusals that protect commits and branches: of unsigned pushes, and of changed line ends.
+    // With these settings, git may refuse unsigned pushes and changed line endings. They protect commits, not snapshots.
     'push.gpgSign': 'false',
     'core.safecrlf': 'false',
-    // The server itself checks locks. git-lfs would leave a file in the clone for each snapshot.
+    // git-lfs would write a cache of locks into the clone for each snapshot. The server checks locks anyway.
     'lfs.locksverify': 'false',
     'advice.addEmbeddedRepo': 'false',
     'user.name': username,

@@ -30,7 +30,7 @@ const INTERVAL_SECONDS = 5;
 /** Consonants that are not easily confused; a code of 8 letters has 34 bits. */
 const USER_CODE_LETTERS = 'BCDFGHJKLMNPQRSTVWXZ';
 const USER_CODE_LENGTH = 8;
-/** Of the program with its device. Leaves room for the code in the name of the token. */
+/** Maximum length of `program on device`. It leaves room for the code in the name of the token. */
 const MAX_REQUESTER_NAME = 80;
 /** Unanswered requests per client address. */
 const MAX_PENDING = 30;
@@ -133,7 +133,7 @@ function checkRequester(input: { client: string; deviceName: string }): Requeste
   return { client, deviceName };
 }
 
-/** The names become part of the name of the token, and must not have control characters for the page that shows them. */
+/** Both names become part of the name of a token, so they follow its rules, which also forbid control characters. */
 function isValidName(name: string): boolean {
   try {
     checkTokenName(name);

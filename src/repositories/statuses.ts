@@ -29,13 +29,13 @@ export type CommitStatus = {
   state: CommitState;
   description: string | null;
   targetUrl: string | null;
-  /** The user who reported the state, by the name at that time. */
+  /** The name, at that time, of the user who reported the state. */
   creator: string;
   createdAt: Date;
   updatedAt: Date;
 };
 
-/** Per commit. Pages that show a commit read all of its statuses. */
+/** Maximum number of contexts of a commit, because pages that show a commit read all of its statuses. */
 const MAX_CONTEXTS = 100;
 const MAX_URL = 2_000;
 

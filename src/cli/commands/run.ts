@@ -21,7 +21,7 @@ import { note, print, printJson, StatusLine, safeText } from '../terminal.ts';
 import { downloadArtifacts } from './artifacts.ts';
 import { announced, followToEnd } from './follow.ts';
 
-/** How long the creation is repeated while the server restarts. Afterwards, there is a job to wait for. */
+/** How long the creation of the job is retried while the server is away. Once there is a job, it is followed without a limit. */
 const CREATE_MS = 15_000;
 
 export function addRunCommand(program: Program): void {

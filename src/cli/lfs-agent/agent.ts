@@ -74,7 +74,7 @@ class Agent {
     } catch (error) {
       if (this.#signal.aborted) return;
       const code = error instanceof UploadError ? error.code : 1;
-      // git-lfs writes it to the terminal as it is.
+      // git-lfs writes the message to the terminal without escaping it.
       const message = safeText((error as Error).message);
       reply({ event: 'complete', oid, error: { code, message } });
     }

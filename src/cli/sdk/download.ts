@@ -46,7 +46,7 @@ export class DownloadFolder {
     const found = await this.#fs.lstat(target).catch(() => null);
     // A link or folder of this name is not replaced: it was not written by an earlier download.
     if (found && !found.isFile()) throw unsafe(file.path, `${target} exists and is not a file`);
-    // Not the name of the file and more, which may be too long.
+    // The name does not contain that of the file, because both together may exceed the limit of the file system.
     const part = `${target.slice(0, target.lastIndexOf('/'))}/.loam-${await digestOf(file)}.part`;
     const { O_CREAT, O_RDWR, O_NOFOLLOW } = this.#fs.constants;
     const handle = await this.#fs.open(part, O_CREAT | O_RDWR | (O_NOFOLLOW ?? 0), 0o666);
@@ -124,7 +124,7 @@ async function fill(
         if (offset + chunk.length > file.sizeBytes)
           throw new LoamError('bad_answer', `${file.path} is longer than the list says.`);
         await written;
-        // The next chunk arrives meanwhile. An error is thrown where it is awaited.
+        // Not awaited here, so that the next chunk arrives meanwhile. The next `await written` throws its error.
         written = handle.write(chunk, 0, chunk.length, offset);
         written.catch(() => {});
         offset += chunk.length;

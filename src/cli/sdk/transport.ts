@@ -45,7 +45,7 @@ export type RestOptions = GraphqlOptions & {
 type SendOptions = GraphqlOptions & {
   method?: string;
   body?: string | URLSearchParams;
-  /** Until the answer begins. */
+  /** Time limit until the answer begins. */
   timeoutMs?: number;
 };
 
@@ -58,7 +58,7 @@ export class Transport {
   /** @throws LoamError `invalid_request` for an address that is not an http or https URL, or a token that no header can have */
   constructor({ url, token, fetch: givenFetch, userAgent }: ClientOptions) {
     this.url = parseOrigin(url);
-    // `fetch` would refuse it with an error that shows it.
+    // `fetch` would refuse it, too, but its error message contains the token.
     if (token !== undefined && !/^[\x21-\x7e]+$/.test(token))
       throw new LoamError('invalid_request', 'A token has no spaces and only ASCII characters.');
     this.#token = token;
@@ -115,7 +115,7 @@ export class Transport {
     return response;
   }
 
-  /** Sends a request until its answer begins, for which a connection that was cut lets a client wait for ever. */
+  /** Sends a request and waits until its answer begins: not without a limit, because on a dead connection it never does. */
   async #open(
     url: URL,
     { signal, timeoutMs = TIMEOUT_MS, ...init }: RequestInit & { timeoutMs?: number | undefined },
@@ -240,7 +240,7 @@ export async function* chunksOf(response: Response): AsyncGenerator<Uint8Array> 
       yield value;
     }
   } finally {
-    // Ends the connection when the reader stops early. Not awaited: a connection that is silent may never end.
+    // Closes the connection when the caller stops early. Not awaited, because on a silent connection it may never settle.
     reader.cancel().catch(() => {});
   }
 }

@@ -107,7 +107,7 @@ export type Webhook = {
   eventTypes: readonly WebhookEventType[];
   /** Whether its deliveries are signed. */
   hasSecret: boolean;
-  /** Until when the former secret signs as well; null when it does not. */
+  /** Until when deliveries are also signed with the former secret; null when they are not. */
   formerSecretUntil: string | null;
   /** Why the server switched it off: every attempt failed for five days, or the endpoint answered 410 Gone. */
   offReason: 'FAILING' | 'GONE' | null;
@@ -131,7 +131,7 @@ export type WebhookChanges = {
   url?: string | undefined;
   eventTypes?: readonly WebhookEventType[] | undefined;
   namespaces?: readonly string[] | undefined;
-  /** The former secret signs as well for 24 hours. Null: deliveries are not signed any more. */
+  /** For 24 hours, deliveries are also signed with the former secret. Null: deliveries are not signed any more. */
   secret?: string | null | undefined;
   /** Whether the webhook is on. Its pending deliveries fail when it is switched off. */
   active?: boolean | undefined;
@@ -144,7 +144,7 @@ export type Delivery = {
   eventId: string;
   eventType: WebhookEventType;
   status: 'PENDING' | 'SUCCEEDED' | 'FAILED';
-  /** Of the last attempt, such as `status_200`, `timeout` or `dns_failed`. */
+  /** The result of the last attempt, such as `status_200`, `timeout` or `dns_failed`. */
   outcome: string | null;
   /** The HTTP status of the last answer. */
   responseStatus: number | null;

@@ -22,7 +22,7 @@ export function quoteForShell(text: string): string {
   return `$'${escaped.join('')}'`;
 }
 
-/** Of the boxes beside forms. */
+/** In characters. Longer lines do not fit into the boxes beside forms. */
 const MAX_LINE_LENGTH = 44;
 
 /** Joins the parts of a command line, in several lines if it is long. The words of a part stay together. */

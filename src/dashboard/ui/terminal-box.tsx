@@ -7,7 +7,7 @@ type Client = 'loam' | 'curl' | 'GraphQL' | 'git' | 'HTTP' | 'SSH';
 export type ClientText = {
   client: Client;
   text: string;
-  /** What the text needs. By default: how to install the command, or to set the token of curl. */
+  /** What the user needs before running the text. By default: how to install the command, or how to set the token for curl. */
   hint?: ReactNode;
 };
 
@@ -103,7 +103,7 @@ function choose(client: Client): void {
   try {
     localStorage.setItem(STORAGE_KEY, choices);
   } catch {
-    // As above: the choice lasts until the page is closed.
+    // Without storage, the choice lasts until the page is closed.
   }
 }
 

@@ -30,7 +30,7 @@ export function formatLoamRun(input: Input, options: JobOptions): string {
   for (const { name, value } of input.env ?? []) add('env', `${name}=${value}`);
   for (const { name } of input.secrets ?? []) add('secret', name);
   for (const { key, value } of input.labels ?? []) add('label', `${key}=${value ?? ''}`);
-  // One argument is text for a shell, as the form has it.
+  // `loam run` takes a single argument as text for a shell, as the form does.
   parts.push(`-- ${quoteForShell(input.command)}`);
   return joinCommand(parts);
 }
