@@ -16,11 +16,20 @@ import { isPossibleNamespaceName } from '../base/names.ts';
 import type { Cluster } from '../cluster/cluster.ts';
 import type { Git } from '../git/git.ts';
 import { resolveNamespace } from '../identity/accounts.ts';
-import { type AuditedChange, recordAudit } from '../identity/audit.ts';
+import {
+  type Actor,
+  type AuditedChange,
+  addAuditToStatement,
+  recordAudit,
+} from '../identity/audit.ts';
 import { anyTargetIn, demand, demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Db } from '../platform/database/client.ts';
 import { inTransaction, violatesReference, violatesUnique } from '../platform/database/client.ts';
-import { notifyReaders } from '../platform/events/outbox.ts';
+import {
+  createStatementParts,
+  runStatement,
+  type Transaction,
+} from '../platform/database/statement.ts';
 import type { Storage } from '../platform/storage/storage.ts';
 import { type CommitSource, resolveBranch, resolveSnapshot } from '../repositories/repositories.ts';
 import type { Outcome } from '../runners/runner.ts';
@@ -31,7 +40,16 @@ import { jobRowReader } from './payload.ts';
 import { type CreateInput, checkRequest, isJobName, type NamedValue } from './request.ts';
 import { runSpanUntil } from './runtime.ts';
 import type { SecretBox } from './secrets.ts';
-import { isOver, lockJob, moveJob, PHASES, publishJobEvent, statusTopic } from './state.ts';
+import {
+  addEvents,
+  isOver,
+  type LockedJob,
+  lockJob,
+  type Move,
+  moveJob,
+  PHASES,
+  statusTopic,
+} from './state.ts';
 import { visibleTo } from './visibility.ts';
 import { describeWait } from './worker-capacity.ts';
 
@@ -257,15 +275,12 @@ export async function cancelJob<S extends Select>(
 ): Promise<{ job: Row<S>; message: string }> {
   const { id, namespaceId } = await findJobForAction(services, viewer, 'job.cancel', key);
   return inTransaction(services.db, async (tx) => {
-    let attempt: Awaited<ReturnType<typeof findHoldingAttempt>> = null;
+    let attempt: HoldingAttempt | null = null;
     const before = await moveJob(tx, id, async (job, now) => {
       if (isOver(job.status))
         throw new AppError('conflict', `The job cannot be cancelled: its status is ${job.status}`);
-      attempt = await findHoldingAttempt(tx, job.attemptId);
-      const ran = runSpanUntil(attempt, now);
-      // The process may have ended already, while its artifacts are being stored.
-      const set = attempt?.exitedAt ? { exitCode: attempt.exitCode } : {};
-      return { to: 'cancelled', phase: PHASES.cancelled, ran, set };
+      [attempt = null] = await readHoldingAttempts(tx, [job.attemptId]);
+      return moveToCancelled(attempt, now);
     });
     if (!before) throw notFound('Job');
     const { name } = key;
@@ -285,11 +300,34 @@ function describeCancellation(ran: boolean, attempt: { exitedAt: Date | null } |
     : 'Cancelled. The processes of the job get SIGTERM now, and SIGKILL after 30 seconds.';
 }
 
-/** Reads the attempt that holds a job; null if no attempt holds it. */
-async function findHoldingAttempt(tx: Prisma.TransactionClient, attemptId: string | null) {
-  const select = { startedAt: true, exitedAt: true, exitCode: true } as const;
-  return attemptId === null ? null : tx.jobAttempt.findUnique({ where: { id: attemptId }, select });
+/** The move of a job, after its row was locked, when a user cancels it. */
+export function moveToCancelled(attempt: HoldingAttempt | null, now: Date): Move {
+  const ran = runSpanUntil(attempt, now);
+  // The process may have ended already, while its artifacts are being stored.
+  const set = attempt?.exitedAt ? { exitCode: attempt.exitCode } : {};
+  return { to: 'cancelled', phase: PHASES.cancelled, ran, set };
 }
+
+export type HoldingAttempt = {
+  id: string;
+  startedAt: Date | null;
+  exitedAt: Date | null;
+  exitCode: number | null;
+};
+
+/** Reads the attempts that hold jobs, by the `attemptId` of these jobs. */
+export async function readHoldingAttempts(
+  tx: Transaction,
+  attemptIds: readonly (string | null)[],
+): Promise<HoldingAttempt[]> {
+  const ids = attemptIds.filter((id) => id !== null);
+  if (ids.length === 0) return [];
+  return runStatement<HoldingAttempt>(tx, READ_HOLDING_ATTEMPTS, [ids]);
+}
+
+const READ_HOLDING_ATTEMPTS = `
+  select id, started_at as "startedAt", exited_at as "exitedAt", exit_code as "exitCode"
+  from job_attempts where id = any ($1::text[])`;
 
 /**
  * Deletes the job with its log. Its artifacts are kept (`artifacts/kept.ts`) unless `deleteArtifacts` is set.
@@ -309,22 +347,7 @@ export async function deleteJob(
         'conflict',
         `The job cannot be deleted while its status is ${job.status}: cancel it first`,
       );
-    await detachArtifacts(tx, id, deleteArtifacts);
-    await tx.job.delete({ where: { id }, select: { id: true } });
-    await publishJobEvent(tx, job, job.namespace, 'job.deleted');
-    const namespaceIds = [namespaceId] as const;
-    const details = { deleteArtifacts };
-    const author = demandAccount(viewer);
-    const { name } = job;
-    await recordAudit(tx, author, {
-      action: 'job.delete',
-      namespaceIds,
-      subject: id,
-      name,
-      details,
-    });
-    await notifyReaders(tx, `job:${id}`);
-    await notifyReaders(tx, statusTopic(id));
+    await deleteLockedJobs(tx, [job], { by: demandAccount(viewer), deleteArtifacts });
   };
   await inTransaction(services.db, deleteRow);
   // This removes a part of a long log. Maintenance removes the rest.
@@ -343,6 +366,32 @@ export async function deleteJob(
       ),
     );
   return id;
+}
+
+/**
+ * Deletes finished jobs whose rows are locked, with their events and audit entries. Their logs, and the files of deleted
+ * artifacts, are removed after the commit.
+ */
+export async function deleteLockedJobs(
+  tx: Transaction,
+  jobs: readonly LockedJob[],
+  { by, deleteArtifacts }: { by: Actor; deleteArtifacts: boolean },
+): Promise<void> {
+  const ids = jobs.map(({ id }) => id);
+  await detachArtifacts(tx, ids, deleteArtifacts);
+  const statement = createStatementParts();
+  const { parts, parameter, values } = statement;
+  parts.push(`deleted as (delete from jobs where id = any (${parameter(ids, 'text[]')}))`);
+  const topics = addEvents(statement, jobs, 'job.deleted');
+  const details = { deleteArtifacts };
+  const changes = jobs.map(({ id, name, namespaceId }) => {
+    const namespaceIds = [namespaceId];
+    return { by, action: 'job.delete' as const, namespaceIds, subject: id, name, details };
+  });
+  addAuditToStatement(statement, changes);
+  for (const id of ids) topics.push(`job:${id}`, statusTopic(id));
+  const notify = `select count(pg_notify('loam', topic)::text) from unnest(${parameter(topics, 'text[]')}) topic`;
+  await runStatement(tx, `with ${parts.join(', ')} ${notify}`, values);
 }
 
 async function findJobForAction(

@@ -21,7 +21,7 @@ export async function removeJobsOfDeleted({ db }: { db: Db }): Promise<boolean> 
     await inTransaction(db, async (tx) => {
       // Another server may have removed the job.
       if ((await tx.$executeRaw`select from jobs where id = ${id} for update`) === 0) return;
-      await detachArtifacts(tx, id, true);
+      await detachArtifacts(tx, [id], true);
       await tx.job.deleteMany({ where: { id } });
     });
   const marked = await db.$executeRaw`

@@ -35,7 +35,7 @@ type RerunInput = JobKey & {
   newestCommit?: boolean | null;
 };
 
-type Deps = {
+export type RerunDeps = {
   db: Db;
   pool: pg.Pool;
   git: Git;
@@ -81,7 +81,7 @@ type Settings = Prisma.JobGetPayload<{ select: typeof settingsColumns }>;
  *   no longer exists, or the secrets cannot be decrypted
  */
 export async function rerunJob<S extends Select>(
-  services: Deps,
+  services: RerunDeps,
   viewer: Viewer,
   { newName, newestCommit, ...key }: RerunInput,
   select: S,
@@ -143,7 +143,7 @@ function demandSecretReuse(
 
 /** Finds the commit to run, and the current name of its repository; null for a job without a repository. */
 async function resolveSource(
-  services: Deps,
+  services: RerunDeps,
   viewer: Viewer,
   { repo, repositoryId, branch, commitSha, snapshotId }: Settings,
   newest: boolean,
@@ -168,7 +168,7 @@ async function resolveSource(
 }
 
 function unsealSecrets(
-  { secretBox, log }: Deps,
+  { secretBox, log }: RerunDeps,
   { id, secrets }: Settings,
 ): Record<string, string> {
   if (!secrets) return {};
@@ -191,7 +191,7 @@ function toNamedValues(variables: Record<string, string>): NamedValue[] {
  * Finds a free name: `train-2` for a rerun of `train`, then `train-3`. The number is found by doubling and bisection, so the
  * thousandth rerun takes about twenty index lookups. If some numbers below are free, the result need not be the lowest.
  */
-async function nextName({ db }: Deps, namespaceId: string, job: Settings): Promise<string> {
+async function nextName({ db }: RerunDeps, namespaceId: string, job: Settings): Promise<string> {
   const { name, rerunOfId } = job;
   const base = rerunOfId === null ? name : name.replace(/-\d+$/, '');
   const nameWith = (n: number) =>

@@ -45,7 +45,6 @@ import {
 } from '../platform/database/statement.ts';
 import { batchTransactions, RUN_ALONE } from '../platform/database/transaction-batcher.ts';
 import { eventNotification, type NotifyPayload } from '../platform/events/bus.ts';
-import { publish } from '../platform/events/outbox.ts';
 import type { Handle } from '../runners/runner.ts';
 import { PAGE_COLUMNS } from './logs/columns.ts';
 import { encodeStatusPage } from './logs/pages.ts';
@@ -222,6 +221,53 @@ async function commitMoves(
   });
 }
 
+/**
+ * Locks jobs and runs `work` on them in one transaction, for a change that a user makes to many jobs. Jobs that another
+ * transaction has locked are left out, so the change waits for nobody while it holds locks. So are jobs that another transaction
+ * changed while these locks were taken: its xid may be the later one, and the events would be in the wrong order.
+ * @param options.isWaiting waits for locks, for a single job
+ * @returns the ids that were left out, or do not exist
+ */
+export async function withLockedJobs(
+  pool: pg.Pool,
+  ids: readonly string[],
+  work: (client: pg.PoolClient, jobs: LockedJob[]) => Promise<void>,
+  { isWaiting = false }: { isWaiting?: boolean } = {},
+): Promise<string[]> {
+  return withConnection(pool, async (client) => {
+    const [before, rows] = await Promise.all([
+      // This statement takes no lock, so the transaction gets its xid after it.
+      beginPipeline<{ id: string; nextSeq: string }>(client, READ_SEQS, [ids], BEGIN_MANY),
+      runStatement<LockedJob>(client, isWaiting ? LOCK_JOBS : LOCK_SKIP_LOCKED, [ids]),
+    ]);
+    const seqs = new Map(before.map(({ id, nextSeq }) => [id, nextSeq]));
+    const jobs = rows
+      .filter(({ id, nextSeq }) => isWaiting || seqs.get(id) === String(nextSeq))
+      .map((row) => parseLockedJob([row]) as LockedJob);
+    if (jobs.length > 0) await work(client, jobs);
+    await client.query('commit');
+    const locked = new Set(jobs.map(({ id }) => id));
+    return ids.filter((id) => !locked.has(id));
+  });
+}
+
+const BEGIN_MANY = `begin; ${PLAN_BY_KEY}`;
+const READ_SEQS = 'select id, next_seq as "nextSeq" from jobs where id = any ($1::text[])';
+
+/** Moves jobs that the caller has locked; see `moveJob`. */
+export async function moveLockedJobs(
+  tx: Transaction,
+  jobs: readonly LockedJob[],
+  decide: Decide,
+): Promise<void> {
+  const used: UsageEntry[] = [];
+  for (const job of jobs.toSorted(byOwner)) {
+    const move = await moveLocked(tx, job, decide);
+    if (move) used.push(move.used);
+  }
+  await addUsage(tx, used);
+}
+
 /** All servers lock the counts of namespaces in this order; otherwise two servers could deadlock. */
 function byOwner(a: LockedJob, b: LockedJob): number {
   const key = (job: LockedJob) => `${job.namespaceId} ${job.id}`;
@@ -366,15 +412,24 @@ function parseLockedJob([job]: LockedJob[]): LockedJob | null {
   return { ...job, nextSeq: BigInt(nextSeq), artifactBytes: bytes };
 }
 
-/** Writes an event of a job without a move, such as its deletion. @param namespace the name of the namespace */
-export async function publishJobEvent(
-  tx: Prisma.TransactionClient,
-  row: PayloadRow,
-  namespace: string,
-  type: `job.${JobStatus | 'deleted'}` = `job.${row.status}`,
-): Promise<void> {
-  const { id, namespaceId } = row;
-  await publish(tx, { type, namespaceId, subject: id, data: eventData(row, namespace) });
+/** Adds the events of jobs without a move, such as their deletion. @returns the topics to notify */
+export function addEvents(
+  { parts, parameter }: StatementParts,
+  jobs: readonly LockedJob[],
+  type: 'job.deleted',
+): NotifyPayload[] {
+  const rows = jobs.map((job) => ({
+    id: newId('evt'),
+    namespace_id: job.namespaceId,
+    subject: job.id,
+    data: eventData(job, job.namespace),
+  }));
+  parts.push(`event as (
+    insert into events (id, type, namespace_id, subject, data)
+    select id, '${type}', namespace_id, subject, data
+    from jsonb_to_recordset(${parameter(JSON.stringify(rows), 'jsonb')})
+      as event (id text, namespace_id text, subject text, data jsonb))`);
+  return jobs.map(({ namespaceId, id }) => eventNotification(namespaceId, id));
 }
 
 function eventData(row: PayloadRow, namespace: string): JobEventData {

@@ -14,6 +14,7 @@ import type { Db } from '../../platform/database/client.ts';
 import { inTransaction } from '../../platform/database/client.ts';
 import { readCursorPage, type Sorting } from '../../platform/database/keyset.ts';
 import type { CursorPage, CursorPageRequest } from '../../platform/database/paging.ts';
+import { runStatement, type Transaction } from '../../platform/database/statement.ts';
 import type { Storage } from '../../platform/storage/storage.ts';
 import { visibleTo } from '../visibility.ts';
 import { removeArtifacts } from './store.ts';
@@ -41,25 +42,27 @@ const NEWEST: Sorting = { name: 'deleted_at', column: 'deletedAt', type: 'time',
 export const IS_KEPT = '(not removing or size_bytes = 0)';
 
 /**
- * Inserts a row for the artifacts of a job, if it has any. Call it before the job's row is deleted, in the same transaction. If
- * the last attempt may still store artifacts, the size is 0 and the row is marked, which hides it until they are stored
- * (`recordLateArtifacts`).
+ * Inserts a row for the artifacts of each job that has any. Call it before the rows of the jobs are deleted, in the same
+ * transaction. If the last attempt may still store artifacts, the size is 0 and the row is marked, which hides it until they are
+ * stored (`recordLateArtifacts`).
  * @param removing whether to mark the artifacts for removal
  */
 export async function detachArtifacts(
-  tx: Prisma.TransactionClient,
-  jobId: string,
+  tx: Transaction,
+  jobIds: readonly string[],
   removing: boolean,
 ): Promise<void> {
-  await tx.$executeRaw`
-    insert into kept_artifacts
-      (id, namespace_id, name, created_by_id, repository_id, output_path, size_bytes, files,
-        artifacts_of, removing)
-    select id, namespace_id, name, created_by_id, repository_id, coalesce(output_path, ''), coalesce(artifact_bytes, 0),
-      coalesce(artifact_files, 0), artifacts_of, ${removing} or artifact_bytes is null
-    from jobs j where id = ${jobId} and (artifact_bytes is not null or (not ${removing} and output_path is not null
-      and exists (select from job_attempts where job_id = j.id and started_at is not null and ended_at is null)))`;
+  await runStatement(tx, DETACH, [jobIds, removing]);
 }
+
+const DETACH = `
+  insert into kept_artifacts
+    (id, namespace_id, name, created_by_id, repository_id, output_path, size_bytes, files,
+      artifacts_of, removing)
+  select id, namespace_id, name, created_by_id, repository_id, coalesce(output_path, ''), coalesce(artifact_bytes, 0),
+    coalesce(artifact_files, 0), artifacts_of, $2::bool or artifact_bytes is null
+  from jobs j where id = any ($1::text[]) and (artifact_bytes is not null or (not $2::bool and output_path is not null
+    and exists (select from job_attempts where job_id = j.id and started_at is not null and ended_at is null)))`;
 
 /**
  * Records the artifacts that the last attempt of a job stored after the job was deleted.

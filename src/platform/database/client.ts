@@ -107,10 +107,14 @@ export async function inTransaction<T>(
   db: Db,
   work: (tx: Prisma.TransactionClient) => Promise<T>,
 ): Promise<T> {
-  if (!('$transaction' in db)) return work(db);
+  return '$transaction' in db ? retryConflicts(() => db.$transaction(work)) : work(db);
+}
+
+/** Runs a transaction again when PostgreSQL has rolled it back because of another one. */
+export async function retryConflicts<T>(transaction: () => Promise<T>): Promise<T> {
   for (let attempt = 1; ; attempt++) {
     try {
-      return await db.$transaction(work);
+      return await transaction();
     } catch (error) {
       if (attempt === MAX_ATTEMPTS || !isRolledBackByConflict(error)) throw error;
     }

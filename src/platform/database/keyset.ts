@@ -94,8 +94,12 @@ type PageSql = {
 
 const SQL_TYPES = { text: 'text', time: 'timestamptz', integer: 'bigint' } as const;
 
-/** Like `buildPageQuery`. @throws AppError 400 */
-export function buildPageSql(sorting: Sorting, { first, after }: CursorPageRequest): PageSql {
+/** Like `buildPageQuery`. @param maxFirst the maximum of `first`. @throws AppError 400 */
+export function buildPageSql(
+  sorting: Sorting,
+  { first, after }: CursorPageRequest,
+  maxFirst?: number,
+): PageSql {
   const { column, order, nullable, id = 'id' } = sorting;
   const columns = column === id ? [id] : [column, id];
   const orderRead = columns.map(
@@ -105,7 +109,7 @@ export function buildPageSql(sorting: Sorting, { first, after }: CursorPageReque
     columns,
     branches: buildBranches(sorting, after == null ? null : decodeCursor(sorting, after)),
     orderRead: Prisma.raw(orderRead.join(', ')),
-    take: checkFirst(first) + 1,
+    take: checkFirst(first, maxFirst) + 1,
   };
 }
 

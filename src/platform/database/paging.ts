@@ -54,8 +54,8 @@ export function replaceNode<T>(item: PageItem<unknown>, node: T): PageItem<T> {
 export const MAX_FIRST = 100;
 
 /** @throws AppError 400 for `first`, because a silently shortened page would look like the whole list */
-export function checkFirst(first: number): number {
-  if (first < 1 || first > MAX_FIRST) throw invalid('first', `must be from 1 to ${MAX_FIRST}`);
+export function checkFirst(first: number, max = MAX_FIRST): number {
+  if (first < 1 || first > max) throw invalid('first', `must be from 1 to ${max}`);
   return first;
 }
 

@@ -1,0 +1,331 @@
+/** Many jobs are cancelled, run again and deleted by one call. */
+import pg from 'pg';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { eventually } from '../support/eventually.ts';
+import { fakeRunner } from '../support/fake-runner.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
+import { cancel, job, submit, until } from '../support/submit.ts';
+
+let app: TestApp;
+let ada: Client;
+/** Has no worker, so jobs wait. */
+let waiting: TestApp;
+let eve: Client;
+const runner = fakeRunner({ graceMs: 100 });
+
+beforeAll(async () => {
+  app = await startApp({ overrides: { runner } });
+  ada = await app.user('ada', 'unlimited');
+  await ada.post('/auth/v1/repository/ada', { name: 'code' });
+  waiting = await startApp({ config: { jobSlots: 0 } });
+  eve = await waiting.user('eve', 'unlimited');
+  await eve.post('/auth/v1/repository/eve', { name: 'code' });
+});
+afterAll(async () => {
+  await app[Symbol.asyncDispose]();
+  await waiting[Symbol.asyncDispose]();
+});
+
+type Verb = 'cancel' | 'rerun' | 'delete';
+
+function raw(client: Client, verb: Verb, input: object) {
+  const name = `${verb[0]?.toUpperCase()}${verb.slice(1)}JobsInput`;
+  return client.graphql(
+    `mutation ($input: ${name}!) { ${verb}Jobs(input: $input) {
+      matched done skipped { reason count names message } endCursor } }`,
+    { input },
+  );
+}
+
+async function change(client: Client, verb: Verb, input: object) {
+  const { data, errors } = await raw(client, verb, input);
+  expect(errors).toBeUndefined();
+  return data[`${verb}Jobs`];
+}
+
+const label = (value: string) => ({ labels: [{ key: 'sweep', values: [value] }] });
+const submitLabelled = (client: Client, namespace: string, name: string, command: string) =>
+  submit(client, {
+    namespace,
+    name,
+    command,
+    repo: `${namespace}/code`,
+    labels: [{ key: 'sweep', value: name.split('-')[0] }],
+  });
+const named = (...names: string[]) => ({ count: names.length, names });
+
+test('jobs that meet a filter are cancelled, whether they wait or run; others are left', async () => {
+  for (const name of ['c-1', 'c-2']) await submitLabelled(ada, 'ada', name, 'sleep 600');
+  await submitLabelled(ada, 'ada', 'c-done', 'exit 0');
+  await submitLabelled(ada, 'ada', 'other', 'sleep 600');
+  for (const name of ['c-1', 'c-2', 'other']) await until(ada, 'ada', name, 'RUNNING');
+  await until(ada, 'ada', 'c-done', 'SUCCEEDED');
+
+  const input = { namespace: 'ada', filter: label('c') };
+  const all = { matched: 2, done: 2, skipped: [], endCursor: null };
+  expect(await change(ada, 'cancel', { ...input, dryRun: true })).toEqual(all);
+  expect((await job(ada, 'ada', 'c-1')).status).toBe('RUNNING');
+  expect(await change(ada, 'cancel', input)).toEqual(all);
+  expect(await change(ada, 'cancel', input)).toEqual({ ...all, matched: 0, done: 0 });
+  for (const name of ['c-1', 'c-2'])
+    expect(await job(ada, 'ada', name)).toMatchObject({ status: 'CANCELLED' });
+  await eventually(() => expect(runner.running().map((each) => each.job.name)).toEqual(['other']));
+
+  const { rows } = await app.pool.query(
+    `select name, action, actor, credential_kind from audit_entries where action = 'job.cancel' order by name`,
+  );
+  const entry = { action: 'job.cancel', actor: 'ada', credential_kind: 'pat' };
+  expect(rows).toEqual([
+    { ...entry, name: 'c-1' },
+    { ...entry, name: 'c-2' },
+  ]);
+  const events = await app.pool.query(
+    `select e.type from events e join jobs j on j.id = e.subject where j.name = 'c-1' order by e.xid, e.seq`,
+  );
+  expect(events.rows.map(({ type }) => type)).toEqual([
+    'job.queued',
+    'job.running',
+    'job.cancelled',
+  ]);
+  await cancel(ada, 'ada', 'other');
+});
+
+test('jobs selected by name are reported when they are skipped', async () => {
+  await submitLabelled(ada, 'ada', 'n-1', 'sleep 600');
+  await submitLabelled(ada, 'ada', 'n-2', 'exit 0');
+  await until(ada, 'ada', 'n-1', 'RUNNING');
+  await until(ada, 'ada', 'n-2', 'SUCCEEDED');
+  const names = ['n-1', 'n-2', 'no-such-job'];
+  expect(await change(ada, 'cancel', { namespace: 'ada', names })).toMatchObject({
+    matched: 2,
+    done: 1,
+    skipped: [
+      { reason: 'WRONG_STATUS', ...named('n-2') },
+      { reason: 'NOT_FOUND', ...named('no-such-job') },
+    ],
+  });
+  await submitLabelled(ada, 'ada', 'n-3', 'sleep 600');
+  expect(
+    await change(ada, 'delete', { namespace: 'ada', names: [...names, 'n-3'], filter: label('n') }),
+  ).toMatchObject({
+    matched: 3,
+    done: 2,
+    skipped: [
+      { reason: 'WRONG_STATUS', ...named('n-3') },
+      { reason: 'NOT_FOUND', ...named('no-such-job') },
+    ],
+  });
+  expect(await job(ada, 'ada', 'n-3')).toMatchObject({ name: 'n-3' });
+  expect((await ada.get('/ada/job/n-1')).status).toBe(404);
+  await change(ada, 'cancel', { namespace: 'ada', filter: label('n') });
+});
+
+test('bad input is refused and changes nothing', async () => {
+  const refused = async (verb: Verb, input: object) => {
+    const { errors } = await raw(ada, verb, { namespace: 'ada', ...input });
+    return errors?.[0]?.extensions;
+  };
+  for (const verb of ['cancel', 'rerun', 'delete'] as const) {
+    expect(await refused(verb, {})).toMatchObject({ code: 'INVALID_REQUEST' });
+    const names = Array.from({ length: 1_001 }, (_, i) => `job-${i}`);
+    expect(await refused(verb, { names })).toMatchObject({ field: 'names' });
+    expect(await refused(verb, { names: ['a b'] })).toMatchObject({ field: 'names' });
+    expect(await refused(verb, { filter: {}, after: 'x' })).toMatchObject({ field: 'after' });
+    expect(await refused(verb, { filter: { namePrefix: '%' } })).toMatchObject({
+      field: 'namePrefix',
+    });
+    expect(await refused(verb, { namespace: 'nobody', filter: {} })).toMatchObject({
+      code: 'NOT_FOUND',
+    });
+    expect(await change(ada, verb, { namespace: 'ada', names: [] })).toMatchObject({ matched: 0 });
+  }
+  const call = 'cancelJobs(input: { namespace: "ada", names: [] }) { done }';
+  const five = [1, 2, 3, 4, 5].map((n) => `c${n}: ${call}`).join(' ');
+  const { errors } = await ada.graphql(`mutation { ${five} }`);
+  expect(errors?.[0]?.extensions.code).toBe('LIMIT_EXCEEDED');
+});
+
+test('each job needs the permission of the single mutation', async () => {
+  const bob = await app.user('bob');
+  const carl = await app.user('carl');
+  const setRole = (username: string, role: string) =>
+    app.admin.gql(
+      `mutation ($input: SetMemberInput!) { setMember(input: $input) { member { role } } }`,
+      {
+        input: { namespace: 'team', username, role },
+      },
+    );
+  await app.admin.gql(
+    `mutation { createOrganization(input: { name: "team", plan: UNLIMITED }) { namespace { id } } }`,
+  );
+  await setRole('ada', 'ADMIN');
+  await setRole('bob', 'WRITE');
+  await setRole('carl', 'READ');
+  await ada.post('/auth/v1/repository/team', { name: 'code' });
+  await submitLabelled(ada, 'team', 'p-ada', 'exit 0');
+  await submitLabelled(bob, 'team', 'p-bob', 'exit 0');
+  for (const name of ['p-ada', 'p-bob']) await until(ada, 'team', name, 'SUCCEEDED');
+  const input = { namespace: 'team', filter: {} };
+  for (const verb of ['cancel', 'rerun', 'delete'] as const) {
+    const codes = [carl, app.anonymous].map(
+      async (client) => (await raw(client, verb, input)).errors?.[0]?.extensions.code,
+    );
+    expect(await Promise.all(codes)).toEqual(['PERMISSION_DENIED', 'AUTHENTICATION_FAILED']);
+  }
+  const expected = {
+    matched: 2,
+    done: 1,
+    skipped: [{ reason: 'NOT_PERMITTED', ...named('p-ada') }],
+  };
+  expect(await change(bob, 'delete', { ...input, dryRun: true })).toMatchObject(expected);
+  expect(await change(bob, 'delete', input)).toMatchObject(expected);
+
+  // A credential that is restricted to another repository does not see the job.
+  const other = (await ada.post('/auth/v1/repository/team', { name: 'other' })).body;
+  const token = { name: 'narrow', repositories: [other.id] };
+  const narrow = app.client(`Bearer ${(await ada.post('/auth/v1/pat', token)).body.token}`);
+  expect(await change(narrow, 'delete', input)).toMatchObject({ matched: 0, done: 0 });
+  expect(await change(narrow, 'delete', { ...input, names: ['p-ada'] })).toMatchObject({
+    matched: 0,
+    skipped: [{ reason: 'NOT_FOUND' }],
+  });
+  expect(await change(ada, 'delete', input)).toMatchObject({ matched: 1, done: 1 });
+});
+
+test('artifacts are kept unless they are deleted with the jobs, and logs are removed', async () => {
+  const create = (name: string) =>
+    submit(ada, {
+      namespace: 'ada',
+      name,
+      repo: 'ada/code',
+      command: 'echo x; echo y > out/y',
+      outputPath: 'out',
+    });
+  for (const name of ['a-1', 'a-2']) await create(name);
+  for (const name of ['a-1', 'a-2']) await until(ada, 'ada', name, 'SUCCEEDED');
+  const kept = async () => {
+    const { namespace } = await ada.gql(
+      '{ namespace(name: "ada") { keptArtifacts { nodes { jobName } } } }',
+    );
+    return namespace.keptArtifacts.nodes;
+  };
+  await change(ada, 'delete', { namespace: 'ada', names: ['a-1'] });
+  expect(await kept()).toEqual([{ jobName: 'a-1' }]);
+  await change(ada, 'delete', { namespace: 'ada', names: ['a-2'], deleteArtifacts: true });
+  expect(await kept()).toEqual([{ jobName: 'a-1' }]);
+  const { rows } = await app.pool.query('select from deleted_journals');
+  expect(rows).toHaveLength(0);
+});
+
+test('a rerun skips jobs that cannot run again, and stops at the quota', async () => {
+  const dan = await app.user('dan', 'free');
+  await dan.post('/auth/v1/repository/dan', { name: 'code' });
+  for (const name of ['r-1', 'r-2']) await submitLabelled(dan, 'dan', name, 'exit 0');
+  for (const name of ['r-1', 'r-2']) await until(dan, 'dan', name, 'SUCCEEDED');
+  await app.pool.query(`update jobs set commit_sha = repeat('0', 40) where name = 'r-1'`);
+  const input = { namespace: 'dan', filter: label('r') };
+  expect(await change(dan, 'rerun', { ...input, dryRun: true })).toMatchObject({ done: 2 });
+  const answer = await change(dan, 'rerun', input);
+  expect(answer).toMatchObject({
+    matched: 2,
+    done: 1,
+    skipped: [{ reason: 'NOT_REPEATABLE', ...named('r-1') }],
+  });
+  expect(answer.skipped[0].message).toContain('no longer in the repository');
+  await until(dan, 'dan', 'r-2-2', 'SUCCEEDED');
+  // With the newest commit, the first job can run, too.
+  expect(await change(dan, 'rerun', { ...input, newestCommit: true })).toMatchObject({ done: 3 });
+
+  await addJobs(app, 'dan', { count: 200, like: 'r-2', prefix: 'full-', status: 'running' });
+  const over = await change(dan, 'rerun', input);
+  expect(over).toMatchObject({ done: 0, skipped: [{ reason: 'QUOTA_EXCEEDED' }] });
+  expect(over.skipped[0].count).toBe(over.matched);
+});
+
+/** Inserts copies of a job; their ids are in the order of their numbers. */
+async function addJobs(
+  { pool }: TestApp,
+  namespace: string,
+  { count, like, prefix, status }: { count: number; like: string; prefix: string; status: string },
+) {
+  const columns = await pool.query<{ names: string }>(
+    `select string_agg(quote_ident(column_name), ', ') as names from information_schema.columns
+     where table_name = 'jobs' and column_name not in ('id', 'name', 'status', 'next_seq', 'created_at', 'attempt_id')`,
+  );
+  const names = columns.rows[0]?.names;
+  await pool.query(
+    `insert into jobs (id, name, status, next_seq, created_at, ${names})
+     select 'job_' || lpad(n::text, 26, '0'), $3 || n, $4::"JobStatus", 1, now() + n * interval '1 ms', ${names}
+     from jobs, generate_series(1, $5) n
+     where name = $2 and namespace_id = (select id from namespaces where name = $1)`,
+    [namespace, like, prefix, status, count],
+  );
+}
+
+test('10,000 jobs are cancelled and deleted in a few seconds, and the queue goes on', async () => {
+  await submitLabelled(eve, 'eve', 'big', 'exit 0');
+  await addJobs(waiting, 'eve', { count: 10_049, like: 'big', prefix: 'big-', status: 'queued' });
+  const count = async (status: string) => {
+    const { rows } = await waiting.pool.query(
+      'select count(*)::int as count from jobs where status = $1',
+      [status],
+    );
+    return rows[0].count;
+  };
+  const input = { namespace: 'eve', filter: { namePrefix: 'big' } };
+  const took: number[] = [];
+  for (const verb of ['cancel', 'delete'] as const) {
+    const started = performance.now();
+    const first = await change(eve, verb, input);
+    took.push(performance.now() - started);
+    expect(first).toMatchObject({ matched: 10_000, done: 10_000, skipped: [] });
+    expect(await count(verb === 'cancel' ? 'queued' : 'cancelled')).toBe(50);
+    const rest = await change(eve, verb, { ...input, after: first.endCursor });
+    expect(rest).toMatchObject({ matched: 50, done: 50, endCursor: null });
+  }
+  const { rows } = await waiting.pool.query('select waiting, open from queue_lines');
+  expect(rows).toEqual([{ waiting: 0, open: false }]);
+  const entries = await waiting.pool.query(
+    `select action, count(*)::int as count, count(distinct subject)::int as jobs from audit_entries
+     where action in ('job.cancel', 'job.delete') group by action order by action`,
+  );
+  expect(entries.rows).toEqual(
+    ['job.cancel', 'job.delete'].map((action) => ({ action, count: 10_050, jobs: 10_050 })),
+  );
+  for (const ms of took) expect(ms).toBeLessThan(30_000);
+}, 120_000);
+
+test('a job that another transaction has locked is changed when it is unlocked', async () => {
+  for (const n of [1, 2, 3]) await submitLabelled(eve, 'eve', `l-${n}`, 'exit 0');
+  const client = new pg.Client(waiting.app.services.pool.options as pg.ClientConfig);
+  await client.connect();
+  await client.query('begin');
+  await client.query(`select from jobs where name = 'l-2' for update`);
+  const cancelling = change(eve, 'cancel', { namespace: 'eve', filter: label('l') });
+  await eventually(async () => expect((await job(eve, 'eve', 'l-1')).status).toBe('CANCELLED'));
+  await client.query('delete from jobs where name = $1', ['l-2']);
+  await client.query('commit');
+  await client.end();
+  expect(await cancelling).toMatchObject({
+    matched: 3,
+    done: 2,
+    skipped: [{ reason: 'NOT_FOUND', ...named('l-2') }],
+  });
+});
+
+test('two calls at once, and single cancellations, cancel each job once', async () => {
+  for (let n = 0; n < 30; n++) await submitLabelled(eve, 'eve', `t-${n}`, 'exit 0');
+  const input = { namespace: 'eve', filter: label('t') };
+  const [one, two, ...singles] = await Promise.all([
+    change(eve, 'cancel', input),
+    change(eve, 'cancel', input),
+    ...Array.from({ length: 10 }, (_, n) => cancel(eve, 'eve', `t-${n}`)),
+  ]);
+  const alone = singles.filter(({ errors }) => !errors).length;
+  expect(one.done + two.done + alone).toBe(30);
+  const { rows } = await waiting.pool.query(
+    `select count(*)::int as count from events e join jobs j on j.id = e.subject
+     where j.name like 't-%' and e.type = 'job.cancelled'`,
+  );
+  expect(rows).toEqual([{ count: 30 }]);
+});
