@@ -52,6 +52,7 @@ const ref =
 const owner = (actor: string) => (actor === 'writer' ? actor : 'admin');
 
 const job = async (world: World, by?: string) => ({ namespace, name: await world.job(by) });
+const jobs = async (world: World) => ({ namespace, names: [await world.job()] });
 
 export const QUERIES: Record<string, Rule[]> = {
   health: [{ from: 'anyone' }],
@@ -307,6 +308,10 @@ export const MUTATIONS: Record<string, Rule[]> = {
       args: async (world, actor) => ({ input: await job(world, owner(actor)) }),
     },
   ],
+  cancelJobs: [{ from: 'write', args: async (world) => ({ input: await jobs(world) }) }],
+  rerunJobs: [{ from: 'write', args: async (world) => ({ input: await jobs(world) }) }],
+  // Jobs of others are skipped.
+  deleteJobs: [{ from: 'write', args: async (world) => ({ input: await jobs(world) }) }],
   deleteKeptArtifacts: [
     {
       from: 'admin',
