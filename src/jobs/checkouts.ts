@@ -27,10 +27,11 @@ type CheckoutInput = LocalCheckoutInput & { attemptId: string; signal: AbortSign
 
 /**
  * Creates the folder `dir` with the commit of the attempt's job.
+ * @returns the bytes that it takes on disk
  * @throws AppError with a reason for the user of the job; ServerUnavailable if no server can send the commit
  *   now
  */
-export type CheckOutJob = (input: CheckoutInput) => Promise<void>;
+export type CheckOutJob = (input: CheckoutInput) => Promise<number>;
 
 /** For a process that owns repositories: checks out its own repositories, and requests all others from their servers. */
 export function createCheckout(services: {
@@ -59,15 +60,17 @@ export function createRemoteCheckout(services: {
     // The repository was moved to this process after `createCheckout` had looked for its owner. The retry finds it here.
     if (!owner) throw new ServerUnavailable('the repository has moved');
     const request = { repositoryId, input: { attemptId, commitSha }, signal };
-    await checkoutStream(services, owner, request, (head, pack) =>
-      receiveCheckout(services, input, head, pack),
-    ).catch((error) => {
+    let bytes = 0;
+    await checkoutStream(services, owner, request, async (head, pack) => {
+      bytes = await receiveCheckout(services, input, head, pack);
+    }).catch((error) => {
       // The attempt was changed in the database in the meantime. The next try reads it again.
       const isAttemptNotFound = error instanceof AppError && error.code === 'not_found';
       throw isAttemptNotFound
         ? new ServerUnavailable('the server does not find the attempt')
         : error;
     });
+    return bytes;
   };
 }
 

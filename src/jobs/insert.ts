@@ -27,8 +27,9 @@ type JobData = Omit<
   | 'availableAt'
   | 'nextSeq'
   | 'env'
+  | 'inputs'
   | 'costPerHour'
-> & { env: Prisma.InputJsonObject; costPerHour: string };
+> & { env: Prisma.InputJsonObject; inputs: string; costPerHour: string };
 
 /** The values of a new job that are not written, because they are the defaults of their columns. */
 const COLUMN_DEFAULTS = {

@@ -34,6 +34,7 @@ import type { Storage } from '../platform/storage/storage.ts';
 import { type CommitSource, resolveBranch, resolveSnapshot } from '../repositories/repositories.ts';
 import type { Outcome } from '../runners/runner.ts';
 import { detachArtifacts, removeMarked } from './artifacts/kept.ts';
+import { type JobInput, resolveInputs } from './inputs.ts';
 import { writeNewJob } from './insert.ts';
 import { removeDeletedPages } from './logs/removal.ts';
 import { jobRowReader } from './payload.ts';
@@ -77,7 +78,7 @@ export type AccessRow = Row<typeof accessColumns>;
 
 /**
  * @returns the job, and `env`, whose values are never shown again
- * @throws AppError 400, 401, 403 (permission or quota), 404 (namespace, repository, branch, snapshot), 409, 422
+ * @throws AppError 400, 401, 403 (permission or quota), 404 (namespace, repository, branch, snapshot, job of an input), 409, 422
  */
 export async function createJob<S extends Select>(
   services: {
@@ -105,13 +106,15 @@ export async function createJob<S extends Select>(
       : snapshot == null
         ? await resolveBranch(services, viewer, { repo, branch })
         : await resolveSnapshot(services, viewer, { repo, snapshot });
-  const job = await insertJob(services, viewer, { namespace, request, source }, select);
+  const inputs = await resolveInputs(services, viewer, namespace.id, request.inputs);
+  const newJob = { namespace, request: { ...request, inputs }, source };
+  const job = await insertJob(services, viewer, newJob, select);
   return { job, env: input.env ?? [] };
 }
 
 export type NewJob = {
   namespace: { id: string; name: string; plan: Plan };
-  request: ReturnType<typeof checkRequest>;
+  request: Omit<ReturnType<typeof checkRequest>, 'inputs'> & { inputs: readonly JobInput[] };
   /** Null without a repository. */
   source: CommitSource | null;
   /** The id of the job of which this is a rerun. */
@@ -129,7 +132,7 @@ export async function insertJob<S extends Select>(
   select: S,
 ): Promise<Row<S>> {
   const author = demandAccount(viewer);
-  const { env, secrets, labels, ...settings } = request;
+  const { env, secrets, labels, inputs, ...settings } = request;
   // Checked again with the repository, because the credential may be restricted to other repositories.
   demand(viewer, 'job.create', { namespaceId: namespace.id, repositoryId: source?.repositoryId });
 
@@ -147,6 +150,8 @@ export async function insertJob<S extends Select>(
     snapshotId: source?.snapshotId ?? null,
     env,
     secrets: sealed,
+    // The driver would write a list as an array of PostgreSQL.
+    inputs: JSON.stringify(inputs),
     costPerHour: costPerHour(settings).toFixed(),
     progress: await describeWait(services, settings),
     rerunOfId: rerunOfId ?? null,

@@ -1,5 +1,6 @@
 /** Validates requests that create a job, and lists the options that a form can offer. */
 
+import { posix } from 'node:path';
 import type pg from 'pg';
 import { invalid } from '../base/errors.ts';
 import { checkHardware, GPU_MODELS, GPUS, type Gpu, HARDWARE_DEFAULTS } from '../base/hardware.ts';
@@ -11,6 +12,22 @@ import { readLiveMachines } from './worker-capacity.ts';
 
 /** An environment variable. */
 export type NamedValue = { name: string; value: string };
+
+/** Artifacts of another job that a job finds in its working directory. */
+type InputRequest = {
+  /** The name of a job of the same namespace. */
+  job: string;
+  /** A file or folder among its artifacts; null: all. */
+  path?: string | null;
+  /**
+   * Where it is put in the working directory; null: the working directory itself. A single file is put into this folder if it
+   * ends with a slash, otherwise this is the new path of the file.
+   */
+  to?: string | null;
+};
+
+/** A checked `InputRequest`. Empty paths are the roots. */
+export type InputPaths = { job: string; path: string; to: string };
 
 export type CreateInput = {
   namespace: string;
@@ -32,6 +49,7 @@ export type CreateInput = {
   timeoutMinutes?: number | null;
   retries?: number | null;
   outputPath?: string | null;
+  inputs?: readonly InputRequest[] | null;
 };
 
 /** The rules of `checkRequest`, in addition to the rules of hardware and labels. Bytes are bytes of UTF-8. */
@@ -45,6 +63,7 @@ export const REQUEST_RULES = {
   image: { maxBytes: 512, pattern: /^[\w][\w.:/@+-]*$/ },
   branchBytes: 255,
   outputPathBytes: 1_024,
+  inputs: { maxEntries: 20, pathBytes: 1_024 },
   variables: {
     pattern: /^[A-Za-z_][A-Za-z0-9_]*$/,
     /** bubblewrap reads at most 9000 options, and each variable takes three. */
@@ -105,6 +124,7 @@ export function checkRequest(input: CreateInput) {
     env: checkVariables('env', input.env),
     secrets: checkVariables('secrets', input.secrets),
     labels: checkLabels(input.labels ?? []),
+    inputs: checkInputs(input.inputs ?? []),
   };
 }
 
@@ -141,6 +161,33 @@ function checkOutputPath(path: string): void {
   checkText('outputPath', path, REQUEST_RULES.outputPathBytes);
   if (!path) throw invalid('outputPath', 'must not be empty');
   if (path.split('/').includes('..')) throw invalid('outputPath', 'must not contain ".."');
+}
+
+function checkInputs(inputs: readonly InputRequest[]): InputPaths[] {
+  const { maxEntries } = REQUEST_RULES.inputs;
+  if (inputs.length > maxEntries)
+    throw invalid('inputs', `must not have more than ${maxEntries} entries`);
+  return inputs.map(({ job, path, to }) => {
+    checkJobName('inputs', job);
+    const target = checkInputPath('to', to);
+    if (isInsideGit(target)) throw invalid('inputs', 'to must not be inside .git');
+    // Folders and files among artifacts are found without a slash at the end.
+    return { job, path: checkInputPath('path', path).replace(/\/$/, ''), to: target };
+  });
+}
+
+/** Normalizes a relative path. The root becomes the empty path. */
+function checkInputPath(name: 'path' | 'to', path: string | null | undefined): string {
+  if (!path) return '';
+  checkText('inputs', path, REQUEST_RULES.inputs.pathBytes);
+  if (path.startsWith('/')) throw invalid('inputs', `${name} must be relative`);
+  if (path.split('/').includes('..')) throw invalid('inputs', `${name} must not contain ".."`);
+  return posix.normalize(path).replace(/^\.\/?$/, '');
+}
+
+/** A job that runs git in its checkout must not run hooks that another job wrote. */
+export function isInsideGit(path: string): boolean {
+  return path.split('/', 1)[0] === '.git';
 }
 
 function checkVariables(

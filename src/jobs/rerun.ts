@@ -18,6 +18,7 @@ import {
   findCommitSource,
   resolveBranch,
 } from '../repositories/repositories.ts';
+import { demandInputs, readInputs } from './inputs.ts';
 import { findNamespace, insertJob, type JobKey } from './jobs.ts';
 import {
   checkJobName,
@@ -72,13 +73,14 @@ const settingsColumns = {
   timeoutMinutes: true,
   retries: true,
   outputPath: true,
+  inputs: true,
   labels: { select: { key: true, value: true } },
 } as const satisfies Select;
 type Settings = Prisma.JobGetPayload<{ select: typeof settingsColumns }>;
 
 /**
  * @throws AppError 400, 401, 403 (permission or quota), 404 (job, repository, branch), 409 if `newName` is taken, the commit
- *   no longer exists, or the secrets cannot be decrypted
+ *   no longer exists, the secrets cannot be decrypted, or the artifacts of an input were deleted
  */
 export async function rerunJob<S extends Select>(
   services: RerunDeps,
@@ -104,8 +106,11 @@ export async function rerunJob<S extends Select>(
   if (newName != null) checkJobName('newName', newName);
 
   const source = await resolveSource(services, viewer, job, newest);
+  const inputs = readInputs(job);
+  await demandInputs(services, viewer, inputs);
   const settings = {
     ...job,
+    inputs,
     namespace: namespace.name,
     repo: source?.repo ?? null,
     env: toNamedValues(job.env as Record<string, string>),
@@ -113,7 +118,7 @@ export async function rerunJob<S extends Select>(
   };
   for (let tries = 1; ; tries++) {
     const name = newName ?? (await nextName(services, namespace.id, job));
-    const request = checkRequest({ ...settings, name });
+    const request = { ...checkRequest({ ...settings, name }), inputs };
     const newJob = { namespace, request, source, rerunOfId: job.id };
     try {
       return await insertJob(services, viewer, newJob, select);

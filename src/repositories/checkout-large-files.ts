@@ -26,12 +26,13 @@ type Input = CheckoutLimits & {
 /**
  * Fetches the large files of a checkout in batches. The size is checked before each batch, so files of earlier batches
  * may have been written when it throws.
+ * @returns the size of the checkout with large files
  * @throws CheckoutTooLarge; errors of the storage and the disk
  */
 export async function fetchLargeFiles(
   { largeFiles }: { largeFiles: LargeFiles },
   { repositoryId, dir, bytes, signal, ...limits }: Input,
-): Promise<void> {
+): Promise<number> {
   let totalBytes = bytes;
   const fetchAll = async (batch: readonly PointerFile[]) => {
     const oids = [...new Set(batch.map(({ pointer }) => pointer.oid))];
@@ -51,6 +52,7 @@ export async function fetchLargeFiles(
     batch = [];
   }
   if (batch.length > 0) await fetchAll(batch);
+  return totalBytes;
 }
 
 /** Overwrites a pointer file and keeps its mode. */

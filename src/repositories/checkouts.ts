@@ -36,12 +36,13 @@ export type LocalCheckoutInput = CheckoutInput & {
 /**
  * Checks out a commit into `dir`, which must not exist: a separate repository with a detached HEAD and without
  * hooks or credentials. Does not check permissions: `resolveBranch` did when the job was created.
+ * @returns the bytes that the checkout takes on disk
  * @throws AppError if the checkout exceeds its limits; Error if the repository or the commit no longer exists.
  */
 export function checkOutLocally(
   services: { db: Db; git: Git; log: Logger; largeFiles: LargeFiles },
   input: LocalCheckoutInput,
-): Promise<void> {
+): Promise<number> {
   const { repositoryId, commitSha, dir, ...options } = input;
   return checkOutThenFetchLargeFiles(services, input, () =>
     withRepositoryFolder(services, repositoryId, (from) =>
@@ -81,7 +82,7 @@ export function receiveCheckout(
   input: LocalCheckoutInput,
   { fileBytes }: CheckoutHeader,
   pack: AsyncIterable<Uint8Array>,
-): Promise<void> {
+): Promise<number> {
   const { commitSha, dir, ...options } = input;
   return checkOutThenFetchLargeFiles(services, input, () =>
     checkOutReceived({ sha: commitSha, to: dir, fileBytes, pack, ...options }),
@@ -93,18 +94,18 @@ async function checkOutThenFetchLargeFiles(
   services: { db: Db; largeFiles: LargeFiles },
   input: LocalCheckoutInput,
   makeCheckout: () => Promise<number>,
-): Promise<void> {
+): Promise<number> {
   const checkOutAndFetch = async () => {
     const bytes = await makeCheckout();
-    if (input.hasLargeFiles) await fetchLargeFiles(services, { ...input, bytes });
+    return input.hasLargeFiles ? fetchLargeFiles(services, { ...input, bytes }) : bytes;
   };
-  await toInputError(checkOutAndFetch());
+  return toInputError(checkOutAndFetch());
 }
 
 /** Converts `CheckoutTooLarge` to an error that the user of the job sees. */
-async function toInputError(checkingOut: Promise<void>): Promise<void> {
+async function toInputError<T>(checkingOut: Promise<T>): Promise<T> {
   try {
-    await checkingOut;
+    return await checkingOut;
   } catch (error) {
     // Null, because no input field is at fault.
     throw error instanceof CheckoutTooLarge ? invalid(null, error.message) : error;

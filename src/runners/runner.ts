@@ -62,7 +62,7 @@ export type AttemptSpec = {
   image: string | null;
   /** The whole environment, except variables that the runner sets itself, such as PATH. */
   env: Record<string, string>;
-  /** Creates the working directory, which must not exist yet; null: an empty directory. */
+  /** Creates the working directory, with checkout and inputs, which must not exist yet; null: an empty directory. */
   checkout: ((dir: string, signal: AbortSignal) => Promise<void>) | null;
   /** For people who look at the lists of a cluster. */
   job: { id: string; name: string; namespace: string };

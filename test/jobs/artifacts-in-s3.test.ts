@@ -108,6 +108,10 @@ test('only the last attempt of a job leaves artifacts', async () => {
 
 test('while the S3 server does not answer, downloads fail with a clear error and a job waits to store its artifacts', async () => {
   const { artifacts } = await finished('before', 'echo x > out');
+  await finished(
+    'large',
+    'mkdir -p out/deep; echo a > out/a; head -c 9000000 /dev/zero > out/deep/b.bin',
+  );
   await way.cut();
   const away = await ada.get(artifacts.downloadUrl);
   expect([away.status, away.body.error.code, away.headers.has('retry-after')]).toEqual([
@@ -126,7 +130,23 @@ test('while the S3 server does not answer, downloads fail with a clear error and
   await eventually(async () => expect(await lines(ada, 'ada', 'late')).toEqual(['up']));
   await eventually(() => expect(listCommandLines('sleep 0.7654')).toEqual([]));
   expect((await job(ada, 'ada', 'late')).status).toBe('RUNNING');
+  // So does a job whose inputs are on it.
+  await submit(ada, {
+    namespace: 'ada',
+    name: 'heir',
+    repo: 'ada/code',
+    command: 'cat in/out; cksum < b.bin',
+    inputs: [
+      { job: 'before', to: 'in' },
+      { job: 'large', path: 'deep/b.bin' },
+    ],
+  });
+  await eventually(async () =>
+    expect((await job(ada, 'ada', 'heir')).progress).toBe('copying artifacts of other jobs'),
+  );
   await way.mend();
   expect((await until(ada, 'ada', 'late', 'SUCCEEDED')).artifacts.fileCount).toBe(1);
+  await until(ada, 'ada', 'heir', 'SUCCEEDED');
+  expect(await lines(ada, 'ada', 'heir')).toEqual(['x', '3592558632 9000000']);
   expect((await ada.get(artifacts.downloadUrl)).status).toBe(200);
 });

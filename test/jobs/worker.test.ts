@@ -190,6 +190,7 @@ test('a checkout that fails on a full disk is repeated when there is space', asy
         stderr: 'fatal: unable to write file a: No space left on device',
       });
     await mkdir(dir);
+    return 0;
   };
   await using made = await withWorker(fake, (pool) => pool, { checkout });
   await run(made.ada, 'patient', 'echo ran');

@@ -105,6 +105,18 @@ export function clusterJobs(open: () => Promise<ClusterUnderTest>, ...wanted: Ne
     expect(attempts.nodes).toMatchObject([
       { number: 1, exitCode: 7, placement: { inspect: expect.stringMatching(made.inspect) } },
     ]);
+
+    await submit(ada, {
+      ...made.job,
+      namespace: 'ada',
+      repo: 'ada/code',
+      ...{ cpu: 2, memoryGb: 1, diskGb: 1 },
+      name: 'next',
+      command: 'cat in/result.txt',
+      inputs: [{ job: 'all', path: 'result.txt', to: 'in/' }],
+    });
+    await until(ada, 'next', 'succeeded');
+    expect(await messages(ada, 'next')).toEqual(['done']);
   });
 
   test('jobs beyond the room of the cluster wait with the reason of the engine, and can be cancelled', async () => {

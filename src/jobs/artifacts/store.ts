@@ -172,9 +172,10 @@ function headerWithoutContents(
 /**
  * Computes the target of a link, relative to the link; null if it leads outside the folder. A `..` after a name is rejected,
  * because the name may be a link to another folder, and `..` would then be the parent of that folder.
+ * @param folder the path of the folder, which absolute targets inside it contain; by default, all of these are rejected
  */
-function relativeTarget(name: string, target: string, folder: string): string | null {
-  const inside = target === folder || target.startsWith(`${folder}/`);
+export function relativeTarget(name: string, target: string, folder?: string): string | null {
+  const inside = folder !== undefined && (target === folder || target.startsWith(`${folder}/`));
   const from = posix.dirname(name);
   const depth = from === '.' ? 0 : from.split('/').length;
   const path = inside ? '../'.repeat(depth) + target.slice(folder.length + 1) || '.' : target;
@@ -186,14 +187,14 @@ function relativeTarget(name: string, target: string, folder: string): string | 
 }
 
 /** Returns the name with one character for each byte. A name from a PAX header is UTF-8; any other name is latin1 already. */
-function nameBytes({ name, pax }: Header): string {
+export function nameBytes({ name, pax }: Header): string {
   return (pax as { path?: string } | null)?.path === undefined
     ? name
     : Buffer.from(name, 'utf8').toString('latin1');
 }
 
 /** @returns the normalized name; null if it is absolute, empty, or leads outside the folder */
-function safeName(name: string): string | null {
+export function safeName(name: string): string | null {
   const path = posix.normalize(name).replace(/^\.\//, '');
   if (name.startsWith('/') || path === '..' || path.startsWith('../')) return null;
   return path.endsWith('/') || path === '.' || path.includes('\0') ? null : path;
@@ -234,6 +235,16 @@ export async function listArtifacts(deps: Deps, key: ArtifactKey): Promise<Artif
 async function readIndex({ storage }: Deps, key: ArtifactKey): Promise<IndexEntry[] | null> {
   const found = await storage.open(objectKey(key, INDEX));
   return found && ((await json(found.contents)) as IndexEntry[]);
+}
+
+/** Finds the part of the archive that has a file, and perhaps others; null if there is no file with this path. */
+export async function findMember(
+  deps: Deps,
+  key: ArtifactKey,
+  path: string,
+): Promise<ByteRange | null> {
+  const entry = (await readIndex(deps, key))?.find((e) => e.path === path);
+  return entry ? { start: entry.offset, end: entry.offset + entry.length - 1 } : null;
 }
 
 /** Finds a file of the archive; null if there is no file with this path. `open` reads its contents. */

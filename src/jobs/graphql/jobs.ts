@@ -18,6 +18,7 @@ import { selectForChild, selectForField, selectOf } from '../../platform/schema/
 import { Repository } from '../../repositories/graphql/repositories.ts';
 import { type AccessRow, accessColumns, isVisible } from '../../repositories/repositories.ts';
 import * as downloads from '../artifacts/downloads.ts';
+import { readInputs } from '../inputs.ts';
 import * as jobs from '../jobs.ts';
 import * as lists from '../lists.ts';
 import { readLogTail } from '../logs/read.ts';
@@ -29,6 +30,7 @@ import { toAnalytics } from '../usage-sampling.ts';
 import { AttemptConnection } from './attempts.ts';
 import { Gpu, JobSort, JobStatus, Region } from './enums.ts';
 import { JobFilter, JobLabel } from './filters.ts';
+import { JobInputArtifacts } from './inputs.ts';
 import { JobLogs } from './logs.ts';
 import { JobAnalytics, JobArtifacts, JobUsageSample } from './outputs.ts';
 
@@ -115,6 +117,12 @@ export const Job = builder.prismaNode('Job', {
     outputPath: t.exposeString('outputPath', {
       nullable: true,
       description: 'Files under this path are kept as artifacts.',
+    }),
+    inputs: t.field({
+      type: [JobInputArtifacts],
+      description: 'Artifacts of other jobs that are copied into the working directory.',
+      select: { inputs: true },
+      resolve: (job) => readInputs(job),
     }),
     exitCode: t.exposeInt('exitCode', {
       nullable: true,

@@ -8,6 +8,7 @@ import { REQUEST_RULES } from '../request.ts';
 import { rerunJob } from '../rerun.ts';
 import { Gpu, Region } from './enums.ts';
 import { JobLabelInput } from './filters.ts';
+import { JobArtifactsInput } from './inputs.ts';
 import { Job } from './jobs.ts';
 
 const EnvironmentVariable = builder.objectRef<jobs.NamedValue>('EnvironmentVariable').implement({
@@ -99,6 +100,10 @@ const CreateJobInput = builder.inputType('CreateJobInput', {
     }),
     outputPath: t.string({
       description: 'Files under this path are kept as artifacts when the job ends.',
+    }),
+    inputs: t.field({
+      type: [JobArtifactsInput],
+      description: `Artifacts of other jobs that are copied into the working directory before the command starts, up to ${REQUEST_RULES.inputs.maxEntries}. A file that exists is never replaced: the job fails instead.`,
     }),
   }),
 });

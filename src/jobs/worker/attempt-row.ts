@@ -65,6 +65,7 @@ const attemptColumns = {
       env: true,
       secrets: true,
       outputPath: true,
+      inputs: true,
       timeoutMinutes: true,
       gpu: true,
       gpuCount: true,

@@ -1,4 +1,5 @@
-/** Prepares an attempt on the runner before its start: the checkout, the image and the environment. */
+/** Prepares an attempt on the runner before its start: the checkout with the inputs, the image and the environment. */
+import { mkdir } from 'node:fs/promises';
 import { AppError } from '../../base/errors.ts';
 import { diskLimits } from '../../base/hardware.ts';
 import { isDatabaseUnavailable } from '../../platform/database/outage.ts';
@@ -9,10 +10,12 @@ import {
   RunnerUnavailable,
   Unstartable,
 } from '../../runners/runner.ts';
+import { readInputs } from '../inputs.ts';
 import { computeOutputLimits } from '../logs/cap.ts';
 import type { Secrets } from '../secrets.ts';
 import { PHASES } from '../state.ts';
 import type { Attempt, Deps } from './attempt-row.ts';
+import { copyInputs } from './inputs.ts';
 import type { ProgressReporter } from './progress-reporter.ts';
 import { isTransient } from './retry.ts';
 
@@ -63,6 +66,21 @@ function buildSpec(
 ): AttemptSpec {
   const { repositoryId, commitSha, outputPath, gpu, gpuCount, cpu, memoryGb } = job;
   const source = job.repo === null ? null : { repositoryId, commitSha };
+  const inputs = readInputs(job);
+  const checkOut = (
+    { repositoryId, commitSha }: NonNullable<typeof source>,
+    dir: string,
+    signal: AbortSignal,
+  ) => {
+    if (!repositoryId || !commitSha)
+      throw new Unstartable(`The repository ${job.repo} was deleted`);
+    const limits = diskLimits(job.diskGb);
+    const { room } = deps.space;
+    // The previous progress may be about the image.
+    report(PHASES.cloning);
+    const target = { repositoryId, commitSha, hasLargeFiles, dir };
+    return deps.checkout({ attemptId: id, ...target, signal, room, ...limits });
+  };
   return {
     id,
     machine,
@@ -88,18 +106,15 @@ function buildSpec(
       CI: 'true',
     },
     checkout:
-      source &&
-      (async (dir, signal) => {
-        const { repositoryId, commitSha } = source;
-        if (!repositoryId || !commitSha)
-          throw new Unstartable(`The repository ${job.repo} was deleted`);
-        const limits = diskLimits(job.diskGb);
-        const { room } = deps.space;
-        // The previous progress may be about the image.
-        report(PHASES.cloning);
-        const target = { repositoryId, commitSha, hasLargeFiles, dir };
-        await deps.checkout({ attemptId: id, ...target, signal, room, ...limits });
-      }),
+      source || inputs.length > 0
+        ? async (dir, signal) => {
+            const bytes = source ? await checkOut(source, dir, signal) : 0;
+            if (inputs.length === 0) return;
+            if (!source) await mkdir(dir);
+            report(PHASES.inputs);
+            await copyInputs(deps, job, { dir, bytes }, signal);
+          }
+        : null,
   };
 }
 

@@ -135,6 +135,13 @@ test('the repository is cloned into the container, and artifacts are stored', as
   for await (const entry of archive) files[entry.header.name] = await text(entry);
   // The link is stored as a link, without content.
   expect(files).toEqual({ file: 'made\n', link: '' });
+
+  // They become files of another container, which belong to its user.
+  await run('use', 'cat in/link; echo more >> in/file', {
+    inputs: [{ job: 'build', to: 'in' }],
+  });
+  await ends('use', 'SUCCEEDED');
+  expect(await said('use')).toEqual(['made']);
 });
 
 test('jobs without an image run as processes, or in the default image if one is configured', async () => {

@@ -1,0 +1,201 @@
+/**
+ * Copies artifacts of a job into the folder in which another job will run. Nobody else writes to the folder meanwhile, but it
+ * may contain hostile links, because its files come from a repository. So every folder on the way is checked, and files and
+ * links are only created, never replaced.
+ */
+import { lstat, mkdir, open, symlink } from 'node:fs/promises';
+import { posix } from 'node:path';
+import type { Readable } from 'node:stream';
+import { pipeline } from 'node:stream/promises';
+import { createGunzip } from 'node:zlib';
+import { extract, type Header } from 'tar-stream';
+import { type Storage, StorageUnavailable } from '../../platform/storage/storage.ts';
+import { type InputPaths, isInsideGit } from '../request.ts';
+import {
+  type ArtifactKey,
+  archiveKey,
+  findMember,
+  nameBytes,
+  relativeTarget,
+  safeName,
+} from './store.ts';
+
+/** Why artifacts cannot be copied, for the user of the job. */
+export class CannotExtract extends Error {
+  override name = 'CannotExtract';
+}
+
+type Limits = {
+  /** Bytes that the copies may take on disk. */
+  maxBytes: number;
+  /** Files, links and folders. */
+  maxEntries: number;
+};
+
+/** Disk block size: the minimum that a file takes on most disks. */
+const BLOCK_BYTES = 4096;
+
+/** The folder to which artifacts are copied. Paths are relative to it, with one character for each byte. */
+export class InputFolder {
+  readonly #dir: Buffer;
+  readonly #limits: Limits;
+  #bytes = 0;
+  #entries = 0;
+  /** Paths that are certainly folders, and not links to folders. */
+  readonly #folders = new Set(['']);
+
+  /** @param dir must exist */
+  constructor(dir: string, limits: Limits) {
+    this.#dir = Buffer.from(`${dir}/`);
+    this.#limits = limits;
+  }
+
+  async addFolder(path: string): Promise<void> {
+    if (this.#folders.has(path)) return;
+    await this.addFolder(parentOf(path));
+    const at = this.#take(path, BLOCK_BYTES);
+    const isNew = await mkdir(at).then(
+      () => true,
+      (error) => ignoreExisting(error, path),
+    );
+    // `lstat`, because a link could lead out of the folder.
+    if (!isNew && !(await lstat(at)).isDirectory())
+      throw new CannotExtract(`${show(path)} exists already and is not a folder`);
+    this.#folders.add(path);
+  }
+
+  async addFile(
+    path: string,
+    { size = 0, mode = 0o644 }: Pick<Header, 'size' | 'mode'>,
+    contents: Readable,
+    signal: AbortSignal,
+  ): Promise<void> {
+    await this.addFolder(parentOf(path));
+    const at = this.#take(path, Math.ceil(size / BLOCK_BYTES) * BLOCK_BYTES);
+    // The server must be able to read the file, to send it to another machine.
+    const file = await open(at, 'wx', (mode & 0o777) | 0o600).catch((error) => refuse(error, path));
+    // Closes the file, also when the pipeline fails.
+    await pipeline(contents, file.createWriteStream(), { signal });
+  }
+
+  async addLink(path: string, target: string): Promise<void> {
+    await this.addFolder(parentOf(path));
+    const at = this.#take(path, BLOCK_BYTES);
+    await symlink(Buffer.from(target, 'latin1'), at).catch((error) => refuse(error, path));
+  }
+
+  /** Counts a new entry. @returns its place on this machine */
+  #take(path: string, bytes: number): Buffer {
+    const { maxBytes, maxEntries } = this.#limits;
+    if (isInsideGit(path)) throw new CannotExtract(`${show(path)} is inside .git`);
+    this.#entries += 1;
+    this.#bytes += bytes;
+    if (this.#entries > maxEntries)
+      throw new CannotExtract(`there are more than ${maxEntries} files and folders`);
+    if (this.#bytes > maxBytes)
+      throw new CannotExtract('with them, the working directory is larger than the disk');
+    return Buffer.concat([this.#dir, Buffer.from(path, 'latin1')]);
+  }
+}
+
+function parentOf(path: string): string {
+  const parent = posix.dirname(path);
+  return parent === '.' ? '' : parent;
+}
+
+function show(path: string): string {
+  return JSON.stringify(Buffer.from(path, 'latin1').toString());
+}
+
+function ignoreExisting(error: NodeJS.ErrnoException, path: string): false {
+  if (error.code === 'EEXIST') return false;
+  return refuse(error, path);
+}
+
+/** @throws CannotExtract for errors of which the name is the reason; every other error unchanged */
+function refuse(error: NodeJS.ErrnoException, path: string): never {
+  if (error.code === 'EEXIST') throw new CannotExtract(`${show(path)} exists already`);
+  if (error.code === 'ENAMETOOLONG') throw new CannotExtract(`${show(path)} is too long`);
+  throw error;
+}
+
+/**
+ * Copies a file or folder of the artifacts. Links that lead out of `path` are left out, as links that lead out of the artifacts
+ * were before.
+ * @throws CannotExtract; StorageUnavailable; errors of the disk; the reason of `signal`
+ */
+export async function extractArtifacts(
+  deps: { storage: Storage },
+  key: ArtifactKey,
+  { path, to }: Pick<InputPaths, 'path' | 'to'>,
+  folder: InputFolder,
+  signal: AbortSignal,
+): Promise<void> {
+  const [prefix = '', target = ''] = [path, to].map(toBytes);
+  const base = target.replace(/\/$/, '');
+  // A single file is read without the archive before it.
+  const member = path === '' ? null : await findMember(deps, key, path);
+  const stored = await deps.storage.open(archiveKey(key), member ?? undefined);
+  if (!stored) throw new CannotExtract('they were deleted');
+  const entries = extract({ filenameEncoding: 'latin1' } as object);
+  const feeding = pipeline(stored.contents, createGunzip(), entries, { signal });
+  // The loop throws the error, because it destroys `entries`.
+  feeding.catch(() => {});
+  let hasFound = path === '';
+  try {
+    for await (const entry of entries) {
+      const { header } = entry;
+      const name = safeName(nameBytes(header));
+      const below = name === null ? null : pathBelow(prefix, name);
+      if (below === null) {
+        entry.resume();
+        continue;
+      }
+      hasFound = true;
+      const place = placeOf({ base, target, below, name: name as string });
+      if (header.type === 'directory') await folder.addFolder(below === '' ? base : place);
+      else if (header.type === 'symlink') {
+        if (below === '') throw new CannotExtract(`${show(prefix)} is a link; name its target`);
+        const link = relativeTarget(below, header.linkname ?? '');
+        if (link !== null) await folder.addLink(place, link);
+      } else await folder.addFile(place, header, entry as unknown as Readable, signal);
+      entry.resume();
+      if (member && below === '') break;
+    }
+  } catch (error) {
+    signal.throwIfAborted();
+    // The connection to the storage was cut.
+    if ((error as NodeJS.ErrnoException).code === 'ERR_STREAM_PREMATURE_CLOSE')
+      throw new StorageUnavailable('the archive ended early', { cause: error });
+    throw error;
+  } finally {
+    stored.contents.destroy();
+  }
+  if (!hasFound) throw new CannotExtract(`${show(prefix)} is not among them`);
+}
+
+function toBytes(text: string): string {
+  return Buffer.from(text).toString('latin1');
+}
+
+/** The path of an entry relative to `prefix`, which is empty for the entry itself; null if it is not below. */
+function pathBelow(prefix: string, name: string): string | null {
+  if (prefix === '') return name;
+  if (name === prefix) return '';
+  return name.startsWith(`${prefix}/`) ? name.slice(prefix.length + 1) : null;
+}
+
+function placeOf({
+  base,
+  target,
+  below,
+  name,
+}: {
+  base: string;
+  target: string;
+  below: string;
+  name: string;
+}): string {
+  const isNewName = below === '' && target !== '' && !target.endsWith('/');
+  return isNewName ? target : posix.join(base, below === '' ? posix.basename(name) : below);
+}

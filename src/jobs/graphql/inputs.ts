@@ -1,0 +1,45 @@
+/** GraphQL types of the artifacts that become files of another job. */
+import type { Prisma } from '../../../prisma/generated/client.ts';
+import { builder } from '../../platform/schema/builder.ts';
+import { selectOf } from '../../platform/schema/select.ts';
+import type { JobInput } from '../inputs.ts';
+import { findJob } from '../jobs.ts';
+
+export const JobInputArtifacts = builder.objectRef<JobInput>('JobInputArtifacts').implement({
+  description: 'Artifacts of a job that are files of another job.',
+  fields: (t) => ({
+    jobName: t.exposeString('job', { description: 'The name of the job that left them.' }),
+    job: t.prismaField({
+      type: 'Job',
+      nullable: true,
+      description: 'This job; null if it was deleted or the viewer may not see it.',
+      resolve: (query, { jobId }, _args, { services, viewer }) =>
+        findJob(services, viewer, jobId, selectOf<Prisma.JobSelect>(query)) as never,
+    }),
+    path: t.exposeString('path', {
+      description: 'The file or folder among the artifacts; empty for all.',
+    }),
+    to: t.exposeString('to', {
+      description: 'Where it is put in the working directory; empty for the directory itself.',
+    }),
+  }),
+});
+
+export const JobArtifactsInput = builder.inputType('JobArtifactsInput', {
+  description: 'Artifacts of a job that become files of another job.',
+  fields: (t) => ({
+    job: t.string({
+      required: true,
+      description:
+        'The name of a job of the same namespace. It must have artifacts when the new job starts.',
+    }),
+    path: t.string({
+      description:
+        'A file or folder among its artifacts, without its `outputPath`. By default all.',
+    }),
+    to: t.string({
+      description:
+        'Where in the working directory they are put; by default directly there. For a single file: the new path, or its folder if it ends with a slash.',
+    }),
+  }),
+});
