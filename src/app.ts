@@ -70,6 +70,7 @@ import { recoverRepositories, takeOverFromDeadServers } from './repositories/rec
 import { createAgentsRouter } from './runners/agent/http.ts';
 import { type OpenedRunner, openRunner } from './runners/open.ts';
 import type { Runner } from './runners/runner.ts';
+import { createSecretStore, type SecretStore } from './secrets/secrets.ts';
 import type { SshLimits } from './ssh/front/protocol.ts';
 import { type Ssh, serveSsh, takeSshPort } from './ssh/ssh.ts';
 import { createConnector, readCaCertificates } from './webhooks/delivery/connector.ts';
@@ -97,6 +98,7 @@ export type ProcessServices = {
   /** Git LFS objects of repositories. */
   largeFiles: LargeFiles;
   secretBox: SecretBox;
+  secretStore: SecretStore;
 };
 
 /** Parts of a process that answers requests. */
@@ -455,6 +457,7 @@ async function openProcess(
     storage,
     largeFiles,
     secretBox: createSecretBox(keys),
+    secretStore: createSecretStore(keys),
   };
   return { services, session, keys, failed: failure.promise };
 }

@@ -23,6 +23,8 @@ const PREFIXES = {
   att: 'JobAttempt',
   srv: null,
   lock: null,
+  sec: null,
+  var: null,
 } as const;
 
 type Prefix = keyof typeof PREFIXES;

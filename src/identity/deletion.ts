@@ -92,6 +92,7 @@ async function deleteNamespace(tx: Tx, namespace: { id: string; name: string }):
   await demandEmpty(tx, namespace);
   await tx.member.deleteMany({ where: { namespaceId: id } });
   await tx.apiKey.deleteMany({ where: { namespaceId: id } });
+  await tx.storedValue.deleteMany({ where: { namespaceId: id } });
   await removeFromWebhooks(tx, id);
   const data = { name: id, userId: null, deletedAt: new Date() };
   await tx.namespace.update({ where: { id }, data });

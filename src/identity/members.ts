@@ -2,6 +2,7 @@
  * Members of namespaces, managed by admins. A user is admin of their own namespace without a row in `members`, so that
  * this role cannot be lost.
  */
+import type pg from 'pg';
 import type { Namespace, Prisma, Role } from '../../prisma/generated/client.ts';
 import { AppError } from '../base/errors.ts';
 import { type Db, inTransaction } from '../platform/database/client.ts';
@@ -32,6 +33,22 @@ export async function findMember(
 async function findOwner(db: Db, { namespaceId, userId }: MemberKey): Promise<Membership | null> {
   const namespace = await db.namespace.findUnique({ where: { id: namespaceId, userId } });
   return namespace && { namespaceId, userId, role: 'admin', createdAt: namespace.createdAt };
+}
+
+/** The present role of a user, for work that goes on after the user's request. Null without a role, and for disabled users. */
+export async function readRole(
+  { pool }: { pool: pg.Pool },
+  { namespaceId, userId }: MemberKey,
+): Promise<Role | null> {
+  const { rows } = await pool.query<{ role: Role | null }>({
+    name: 'loam-role',
+    text: `
+      select case when u.operator or n.user_id = u.id then 'admin' else m.role end as role
+      from users u join namespaces n on n.id = $1 left join members m on m.namespace_id = n.id and m.user_id = u.id
+      where u.id = $2 and u.disabled_at is null`,
+    values: [namespaceId, userId],
+  });
+  return rows[0]?.role ?? null;
 }
 
 /**

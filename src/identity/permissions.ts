@@ -56,6 +56,12 @@ const ACTIONS = {
     what: "run another commit with others' secrets",
   },
   'job.deleteAny': { role: 'admin', scope: 'job:write', what: "delete others' jobs" },
+  'secret.list': { role: 'write', scope: 'job:read', what: 'see secrets and variables' },
+  'secret.administer': {
+    role: 'admin',
+    scope: 'repo:admin',
+    what: 'manage secrets and variables',
+  },
   'usage.read': { role: 'read', scope: 'job:read', what: 'see what jobs used' },
   'usage.readByUser': { role: 'admin', scope: 'job:read', what: 'see what each user used' },
   'webhook.administer': { role: 'admin', scope: 'webhook:admin', what: 'manage webhooks' },

@@ -31,8 +31,14 @@ import {
   type Transaction,
 } from '../platform/database/statement.ts';
 import type { Storage } from '../platform/storage/storage.ts';
-import { type CommitSource, resolveBranch, resolveSnapshot } from '../repositories/repositories.ts';
+import {
+  type CommitSource,
+  resolveBranch,
+  resolveSnapshot,
+  sourceRef,
+} from '../repositories/repositories.ts';
 import type { Outcome } from '../runners/runner.ts';
+import { demandValues } from '../secrets/secrets.ts';
 import { detachArtifacts, removeMarked } from './artifacts/kept.ts';
 import { type JobInput, resolveInputs } from './inputs.ts';
 import { writeNewJob } from './insert.ts';
@@ -78,7 +84,8 @@ export type AccessRow = Row<typeof accessColumns>;
 
 /**
  * @returns the job, and `env`, whose values are never shown again
- * @throws AppError 400, 401, 403 (permission or quota), 404 (namespace, repository, branch, snapshot, job of an input), 409, 422
+ * @throws AppError 400, 401, 403 (permission, also for a secret, or quota), 404 (namespace, repository, branch, snapshot,
+ *   job of an input), 409, 422
  */
 export async function createJob<S extends Select>(
   services: {
@@ -123,7 +130,8 @@ export type NewJob = {
 
 /**
  * Inserts a job after the caller has checked that the viewer may create it.
- * @throws AppError 401, 403 (permission for the repository, quota), 404 (repository), 409 naming `name`
+ * @throws AppError 400 (stored secrets and variables), 401, 403 (permission for the repository or a secret, quota),
+ *   404 (repository), 409 naming `name`
  */
 export async function insertJob<S extends Select>(
   services: { db: Db; pool: pg.Pool; config: Config; secretBox: SecretBox },
@@ -134,7 +142,14 @@ export async function insertJob<S extends Select>(
   const author = demandAccount(viewer);
   const { env, secrets, labels, inputs, ...settings } = request;
   // Checked again with the repository, because the credential may be restricted to other repositories.
-  demand(viewer, 'job.create', { namespaceId: namespace.id, repositoryId: source?.repositoryId });
+  const repositoryId = source?.repositoryId ?? null;
+  demand(viewer, 'job.create', { namespaceId: namespace.id, repositoryId });
+  const ref = source && sourceRef(source);
+  await demandValues(services, author, {
+    origin: { namespaceId: namespace.id, repositoryId, ref },
+    names: settings,
+    own: { env, secrets },
+  });
 
   const id = newId('job');
   const sealed = Object.keys(secrets).length > 0 ? services.secretBox.seal(id, secrets) : null;
@@ -143,15 +158,17 @@ export async function insertJob<S extends Select>(
     id,
     namespaceId: namespace.id,
     createdById: author.userId,
-    repositoryId: source?.repositoryId ?? null,
+    repositoryId,
     repo: source?.repo ?? null,
     branch: source?.branch ?? null,
     commitSha: source?.commitSha ?? null,
     snapshotId: source?.snapshotId ?? null,
+    tag: source?.tag ?? null,
     env,
     secrets: sealed,
     // The driver would write a list as an array of PostgreSQL.
     inputs: JSON.stringify(inputs),
+    commandFromRef: false,
     costPerHour: costPerHour(settings).toFixed(),
     progress: await describeWait(services, settings),
     rerunOfId: rerunOfId ?? null,

@@ -7,6 +7,7 @@ import { checkHardware, GPU_MODELS, GPUS, type Gpu, HARDWARE_DEFAULTS } from '..
 import { parseImageReference } from '../base/image-reference.ts';
 import { demandAccount, type Viewer } from '../identity/permissions.ts';
 import { isSnapshotId } from '../repositories/repositories.ts';
+import { VALUE_RULES } from '../secrets/secrets.ts';
 import { checkLabels, type Label } from './labels.ts';
 import { readLiveMachines } from './worker-capacity.ts';
 
@@ -44,6 +45,9 @@ export type CreateInput = {
   diskGb?: number | null;
   env?: readonly NamedValue[] | null;
   secrets?: readonly NamedValue[] | null;
+  /** Names of stored secrets and variables of the repository or namespace. */
+  secretNames?: readonly string[] | null;
+  variableNames?: readonly string[] | null;
   labels?: readonly Label[] | null;
   region?: string | null;
   timeoutMinutes?: number | null;
@@ -111,6 +115,10 @@ export function checkRequest(input: CreateInput) {
     region: input.region ?? HARDWARE_DEFAULTS.region,
   };
   checkHardware(hardware);
+  const env = checkVariables('env', input.env);
+  const secrets = checkVariables('secrets', input.secrets);
+  const variableNames = checkNames('variableNames', input.variableNames, { env, secrets });
+  const secretNames = checkNames('secretNames', input.secretNames, { env, secrets, variableNames });
   return {
     name,
     command,
@@ -121,8 +129,10 @@ export function checkRequest(input: CreateInput) {
     ...hardware,
     timeoutMinutes: checkRange('timeoutMinutes', input.timeoutMinutes),
     retries: checkRange('retries', input.retries),
-    env: checkVariables('env', input.env),
-    secrets: checkVariables('secrets', input.secrets),
+    env,
+    secrets,
+    secretNames,
+    variableNames,
     labels: checkLabels(input.labels ?? []),
     inputs: checkInputs(input.inputs ?? []),
   };
@@ -210,6 +220,39 @@ function checkVariables(
   }
   if (bytes > maxBytes) throw invalid(field, `must not be longer than ${maxBytes} bytes in total`);
   return Object.fromEntries(values);
+}
+
+/**
+ * @param others the names of other fields, which must not be given again: the job would get only one of both values
+ * @throws AppError 400 naming `field`
+ */
+function checkNames(
+  field: string,
+  names: readonly string[] | null | undefined,
+  others: Record<string, object | readonly string[]>,
+): string[] {
+  const { maxEntries } = VALUE_RULES;
+  const { maxLength, pattern } = VALUE_RULES.name;
+  if ((names?.length ?? 0) > maxEntries)
+    throw invalid(field, `must not have more than ${maxEntries} entries`);
+  const seen = new Map<string, string>();
+  for (const [other, given] of Object.entries(others))
+    for (const name of Array.isArray(given) ? given : Object.keys(given)) seen.set(name, other);
+  for (const name of names ?? []) {
+    if (name.length > maxLength || !pattern.test(name))
+      throw invalid(
+        field,
+        `names must be 1 to ${maxLength} letters, digits and _, not starting with a digit`,
+      );
+    const other = seen.get(name);
+    if (other !== undefined)
+      throw invalid(
+        field,
+        `${name} is given ${other === field ? 'more than once' : `in ${other}, too`}`,
+      );
+    seen.set(name, field);
+  }
+  return [...(names ?? [])];
 }
 
 /** A GPU model that a job may request, with its price and availability. */

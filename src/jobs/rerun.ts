@@ -2,7 +2,8 @@
  * Reruns a job: creates a new job with the settings of another job, which may have any status.
  *
  * The new job runs the same commit, or the newest commit of the same branch. Prices and quotas are the current ones. Secrets
- * are decrypted and encrypted again for the new job; they are not shown to anyone.
+ * are decrypted and encrypted again for the new job; they are not shown to anyone. Stored secrets are checked as for a new job of
+ * the viewer.
  */
 import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
@@ -61,6 +62,7 @@ const settingsColumns = {
   branch: true,
   commitSha: true,
   snapshotId: true,
+  tag: true,
   image: true,
   gpu: true,
   gpuCount: true,
@@ -69,6 +71,8 @@ const settingsColumns = {
   diskGb: true,
   env: true,
   secrets: true,
+  secretNames: true,
+  variableNames: true,
   region: true,
   timeoutMinutes: true,
   retries: true,
@@ -150,7 +154,7 @@ function demandSecretReuse(
 async function resolveSource(
   services: RerunDeps,
   viewer: Viewer,
-  { repo, repositoryId, branch, commitSha, snapshotId }: Settings,
+  { repo, repositoryId, branch, commitSha, snapshotId, tag }: Settings,
   newest: boolean,
 ): Promise<CommitSource | null> {
   if (newest && branch === null)
@@ -162,9 +166,12 @@ async function resolveSource(
     commitSha,
   });
   if (newest) return resolveBranch(services, viewer, { repo: fullName, branch });
-  if (isThere) return { repositoryId, repo: fullName, branch, commitSha, snapshotId };
+  if (isThere) return { repositoryId, repo: fullName, branch, commitSha, snapshotId, tag };
   if (branch === null)
-    throw new AppError('conflict', 'The snapshot of the job is no longer in the repository');
+    throw new AppError(
+      'conflict',
+      `The ${tag === null ? 'snapshot' : 'tag'} of the job is no longer in the repository`,
+    );
   throw new AppError(
     'conflict',
     `newestCommit: the commit ${commitSha} is no longer in the repository; set newestCommit to run the tip of ${branch}`,

@@ -8,6 +8,7 @@ import { AppError, invalid, notFound, unauthenticated } from '../base/errors.ts'
 import { isId } from '../base/ids.ts';
 import { isPossibleNamespaceName } from '../base/names.ts';
 import type { Urls } from '../base/urls.ts';
+import { REF_PREFIX } from '../git/objects/refs.ts';
 import { branchTip, resolveCommit } from '../git/objects/resolve.ts';
 import { type Action, can, demand, demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { AccessRule } from '../identity/rechecks.ts';
@@ -17,9 +18,17 @@ import type { DiskSpace } from '../platform/storage/disk-space.ts';
 import { defineFolderTask, type RepositoryReadDeps } from './folder.ts';
 import { isRepositoryName, nameKey } from './names.ts';
 import { repositoryRows } from './rows.ts';
-import { findSnapshotCommit } from './snapshots.ts';
+import { findSnapshotCommit, snapshotRef } from './snapshots.ts';
 import { visibleTo } from './visibility.ts';
 
+export { matchesPattern, validatePattern } from './branch-patterns.ts';
+export {
+  isProtected,
+  mayPushTo,
+  type Pusher,
+  readBranchProtection,
+  toPusher,
+} from './branch-protection.ts';
 export type { RepositoryEventData } from './payload.ts';
 export { isSnapshotId } from './snapshots.ts';
 
@@ -196,7 +205,20 @@ export type CommitSource = {
   commitSha: string;
   /** The snapshot whose commit this is; null for the tip of a branch. */
   snapshotId: string | null;
+  /** The tag whose commit this is. */
+  tag?: string | null;
 };
+
+/** The full name of the ref from which the server took a commit; null without one. */
+export function sourceRef({
+  branch,
+  tag,
+  snapshotId,
+}: Pick<CommitSource, 'branch' | 'tag' | 'snapshotId'>): string | null {
+  if (branch !== null) return REF_PREFIX.branch + branch;
+  if (tag != null) return REF_PREFIX.tag + tag;
+  return snapshotId === null ? null : snapshotRef(snapshotId);
+}
 
 /**
  * Resolves a branch of `namespace/name` to its commit. Without a branch: `main` if it exists, else the default

@@ -19,6 +19,10 @@ export function isSnapshotId(text: string): boolean {
   return ID.test(text);
 }
 
+export function snapshotRef(id: string): string {
+  return PREFIX + id;
+}
+
 /** Returns the id of the snapshot that a push creates; null for another ref. */
 export function snapshotIdOf({ ref }: Pick<ReceivedRefUpdate, 'ref'>): string | null {
   return ref.startsWith(PREFIX) ? ref.slice(PREFIX.length) : null;
@@ -39,7 +43,7 @@ export function findSnapshotProblem(command: ReceivedRefUpdate): string | undefi
 /** The commit of a snapshot; null if the snapshot does not exist. */
 export const findSnapshotCommit = defineFolderTask(
   'snapshotCommit',
-  ({ git }, dir, id: string): Promise<string | null> => refTip(git.objects, dir, PREFIX + id),
+  ({ git }, dir, id: string): Promise<string | null> => refTip(git.objects, dir, snapshotRef(id)),
 );
 
 const removeRefs = defineFolderTask('removeSnapshots', async (_services, dir, ids: string[]) => {

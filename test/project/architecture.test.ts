@@ -33,6 +33,7 @@ const FLOORS = [
   'identity',
   'repositories',
   'runners',
+  'secrets',
   'jobs',
   'webhooks',
   'feed',

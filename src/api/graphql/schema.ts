@@ -21,6 +21,7 @@ import '../../identity/graphql/sessions.ts';
 import '../../identity/graphql/ssh-keys.ts';
 import '../../repositories/graphql/subscriptions.ts';
 import '../../repositories/lfs/graphql/lfs.ts';
+import '../../secrets/graphql/secrets.ts';
 import '../../jobs/graphql/jobs.ts';
 import '../../jobs/graphql/kept.ts';
 import '../../jobs/graphql/log-view.ts';

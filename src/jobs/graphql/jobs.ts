@@ -182,6 +182,14 @@ export const Job = builder.prismaNode('Job', {
       resolve: ({ id, secrets }, _args, { services }) =>
         secrets === null ? [] : Object.keys(services.secretBox.open(id, secrets)),
     }),
+    storedSecretNames: t.exposeStringList('secretNames', {
+      description:
+        'The names of the secrets of the repository or namespace that each attempt gets: `secretNames` of `createJob`.',
+    }),
+    storedVariableNames: t.exposeStringList('variableNames', {
+      description:
+        'The names of the variables of the repository or namespace that each attempt gets: `variableNames` of `createJob`.',
+    }),
     rerunOf: t.prismaField({
       type: 'Job',
       nullable: true,

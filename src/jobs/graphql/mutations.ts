@@ -81,6 +81,14 @@ const CreateJobInput = builder.inputType('CreateJobInput', {
       description:
         'Environment variables that are stored encrypted, masked in the log, and never shown.',
     }),
+    secretNames: t.stringList({
+      description:
+        'The names of secrets of the repository, or else of its namespace, that each attempt gets as environment variables. The branch must be one that the secret allows, and the caller must be allowed to push to it.',
+    }),
+    variableNames: t.stringList({
+      description:
+        'The names of variables of the repository, or else of its namespace, that each attempt gets as environment variables.',
+    }),
     labels: t.field({
       type: [JobLabelInput],
       description: 'Labels to find the job by, up to 32.',

@@ -14,6 +14,7 @@ import type { DiskSpace } from '../../platform/storage/disk-space.ts';
 import type { Storage } from '../../platform/storage/storage.ts';
 import type { LargeFiles } from '../../repositories/lfs/store/store.ts';
 import type { Runner } from '../../runners/runner.ts';
+import type { SecretStore } from '../../secrets/secrets.ts';
 import { IS_KEPT } from '../artifacts/kept.ts';
 import type { CheckOutJob } from '../checkouts.ts';
 import type { SecretBox } from '../secrets.ts';
@@ -31,6 +32,7 @@ export type Deps = {
   storage: Storage;
   largeFiles: LargeFiles;
   secretBox: SecretBox;
+  secretStore: SecretStore;
   runner: Runner;
   checkout: CheckOutJob;
 };
@@ -41,6 +43,7 @@ const attemptColumns = {
   machine: true,
   handle: true,
   logCursor: true,
+  givenValues: true,
   startedAt: true,
   exitedAt: true,
   endedAt: true,
@@ -61,9 +64,16 @@ const attemptColumns = {
       image: true,
       repo: true,
       repositoryId: true,
+      branch: true,
+      tag: true,
+      snapshotId: true,
       commitSha: true,
+      createdById: true,
+      commandFromRef: true,
       env: true,
       secrets: true,
+      secretNames: true,
+      variableNames: true,
       outputPath: true,
       inputs: true,
       timeoutMinutes: true,

@@ -16,9 +16,11 @@ import {
   RunnerUnavailable,
   Unstartable,
 } from '../../runners/runner.ts';
+import type { JobValues } from '../../secrets/secrets.ts';
 import { createAttemptLogWriter } from '../logs/cap.ts';
+import { createMask } from '../logs/mask.ts';
 import type { LogLine } from '../logs/pages.ts';
-import { createMask, type Secrets } from '../secrets.ts';
+import type { Secrets } from '../secrets.ts';
 import { commitMove, MAX_PROGRESS, PHASES, statusTopic } from '../state.ts';
 import { sampleUsageUntilAborted } from '../usage-sampling.ts';
 import { type Attempt, type Deps, type Hold, readAttempt, readHold } from './attempt-row.ts';
@@ -30,9 +32,10 @@ import {
   killAndFail,
   recordExitCode,
 } from './finish.ts';
-import { prepare, unsealSecrets } from './prepare.ts';
+import { prepare } from './prepare.ts';
 import { createProgressReporter, type ProgressReporter } from './progress-reporter.ts';
 import { retry } from './retry.ts';
+import { readAttemptValues } from './values.ts';
 
 /** A line by which a program sets the `progress` of its job. */
 const PROGRESS = /^::progress::(.*)$/s;
@@ -75,22 +78,18 @@ async function runAttempt(
   stopping: AbortSignal,
   span: Span,
 ): Promise<boolean> {
-  const secrets = unsealSecrets(deps, attempt);
-  if (!secrets) {
-    // Without the secrets the log cannot be masked, so no line may be stored.
-    await killAndFail(
-      deps,
-      attempt,
-      'The secrets of the job cannot be decrypted: the server does not have the key that encrypted them',
-    );
-    return true;
-  }
   // A job that was reported as cancelled before its start must never start. Its machine may never answer, so it is not asked.
   if (!attempt.startedAt && watch.ended.aborted && !stopping.aborted) {
     await finishAttempt(deps, attempt, { kind: 'lost' });
     return true;
   }
-  const begun = await beginAttempt(deps, attempt, secrets, watch);
+  const values = await readAttemptValues(deps, attempt);
+  if ('problem' in values) {
+    // Without the secrets the log cannot be masked, so no line may be stored.
+    await killAndFail(deps, attempt, values.problem);
+    return true;
+  }
+  const begun = await beginAttempt(deps, attempt, values, watch);
   if (stopping.aborted) return false;
   if ('outcome' in begun) {
     span.setAttributes(spanAttributes(begun.outcome));
@@ -99,7 +98,7 @@ async function runAttempt(
   }
   const { handle } = begun;
   const outcome = await inSpan('run', {}, () =>
-    superviseRun(deps, attempt, begun, secrets, watch, stopping),
+    superviseRun(deps, attempt, begun, values.secrets, watch, stopping),
   );
   if (!outcome || stopping.aborted) return false;
   if (attempt.job.outputPath !== null) {
@@ -173,14 +172,14 @@ type BegunAttempt = { handle: Handle; isRecorded: boolean };
 async function beginAttempt(
   deps: Deps,
   attempt: Attempt,
-  secrets: Secrets,
+  values: JobValues,
   watch: HoldWatch,
 ): Promise<BegunAttempt | { outcome: Outcome }> {
   await using progress = createProgressReporter(deps, attempt);
   const existing = await findPreparedHandle(deps, attempt);
   const prepared = existing
     ? { handle: existing }
-    : await inSpan('prepare', {}, () => prepare(deps, attempt, secrets, progress, watch.ended));
+    : await inSpan('prepare', {}, () => prepare(deps, attempt, values, progress, watch.ended));
   if ('outcome' in prepared) return prepared;
   const { handle } = prepared;
   return inSpan('start', {}, () => startProcess(deps, attempt, handle, watch, progress));

@@ -10,9 +10,9 @@ import {
   RunnerUnavailable,
   Unstartable,
 } from '../../runners/runner.ts';
+import type { JobValues } from '../../secrets/secrets.ts';
 import { readInputs } from '../inputs.ts';
 import { computeOutputLimits } from '../logs/cap.ts';
-import type { Secrets } from '../secrets.ts';
 import { PHASES } from '../state.ts';
 import type { Attempt, Deps } from './attempt-row.ts';
 import { copyInputs } from './inputs.ts';
@@ -27,7 +27,7 @@ import { isTransient } from './retry.ts';
 export async function prepare(
   deps: Deps,
   attempt: Attempt,
-  secrets: Secrets,
+  values: JobValues,
   progress: ProgressReporter,
   ended: AbortSignal,
 ): Promise<{ handle: Handle } | { outcome: Outcome }> {
@@ -35,7 +35,7 @@ export async function prepare(
   const { runner, log } = deps;
   const { id, job } = attempt;
   try {
-    return { handle: await runner.prepare(buildSpec(deps, attempt, secrets, progress), ended) };
+    return { handle: await runner.prepare(buildSpec(deps, attempt, values, progress), ended) };
   } catch (error) {
     if (ended.aborted) return { outcome: { kind: 'lost' } };
     if (isDatabaseUnavailable(error) || isTransient(error)) {
@@ -61,7 +61,7 @@ export async function prepare(
 function buildSpec(
   deps: Deps,
   { id, machine, number, job, hasLargeFiles }: Attempt,
-  secrets: Secrets,
+  values: JobValues,
   { report }: ProgressReporter,
 ): AttemptSpec {
   const { repositoryId, commitSha, outputPath, gpu, gpuCount, cpu, memoryGb } = job;
@@ -92,8 +92,8 @@ function buildSpec(
     log: computeOutputLimits(deps, job),
     report,
     env: {
-      ...(job.env as Record<string, string>),
-      ...secrets,
+      ...values.env,
+      ...values.secrets,
       JOB_ID: job.id,
       JOB_NAME: job.name,
       JOB_NAMESPACE: job.namespace.name,
@@ -116,14 +116,4 @@ function buildSpec(
           }
         : null,
   };
-}
-
-/** @returns null if the secrets cannot be decrypted, because the server has another key or the stored bytes were changed */
-export function unsealSecrets({ secretBox, log }: Deps, { job }: Attempt): Secrets | null {
-  try {
-    return job.secrets ? secretBox.open(job.id, job.secrets) : {};
-  } catch (error) {
-    log.error({ err: error, job: job.id }, 'Cannot decrypt the secrets of the job');
-    return null;
-  }
 }

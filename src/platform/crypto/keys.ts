@@ -17,6 +17,7 @@ type Purpose =
   | 'chunks of large files'
   | 'secrets of jobs'
   | 'secrets of webhooks'
+  | 'stored secrets'
   | 'findings of secrets'
   | 'recognition'
   | 'calls between servers'
@@ -99,6 +100,8 @@ export async function requireSameKey(db: PrismaClient, keys: Keys): Promise<void
  */
 const NONCE_BYTES = 12;
 const TAG_BYTES = 16;
+/** By which a ciphertext is longer than its text. */
+export const SEAL_BYTES = NONCE_BYTES + TAG_BYTES;
 
 /** `context` is authenticated but not stored. `open` needs the same context, so a ciphertext is valid in one row only. */
 export function seal(key: Uint8Array, text: Uint8Array, context = ''): Uint8Array<ArrayBuffer> {

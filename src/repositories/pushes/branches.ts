@@ -3,8 +3,9 @@
 import { REF_PREFIX } from '../../git/objects/refs.ts';
 import { isFastForward, type RepositoryWithQuarantine } from '../../git/objects/walk.ts';
 import { type ReceivedRefUpdate, type Verdict, ZERO_ID } from '../../git/transport/hooks.ts';
-import { type Account, roleIn } from '../../identity/permissions.ts';
+import type { Account } from '../../identity/permissions.ts';
 import { matchesPattern } from '../branch-patterns.ts';
+import { mayPush, toPusher } from '../branch-protection.ts';
 import { createYielder, reject } from './incoming-push.ts';
 import type { EnforcedRule } from './rows.ts';
 
@@ -27,6 +28,7 @@ export async function checkBranches(
 ): Promise<Verdict> {
   const updates: { branch: string; command: ReceivedRefUpdate }[] = [];
   const yieldIfDue = createYielder(quarantined.signal);
+  const pusher = toPusher(by, namespaceId);
   for (const command of commands) {
     // Matching 100,000 refs against 100 rules takes minutes.
     await yieldIfDue();
@@ -34,7 +36,7 @@ export async function checkBranches(
     const branch = command.ref.slice(REF_PREFIX.branch.length);
     const isDefault = branch === defaultBranch;
     const matching = rules.filter(({ pattern }) => matchesPattern(pattern, branch));
-    const violated = matching.find((rule) => !mayPush(rule, by, namespaceId));
+    const violated = matching.find((rule) => !mayPush(rule, pusher));
     if (violated)
       return reject(
         `The branch ${branch} is protected: ${describePushers(violated)} to push to it`,
@@ -53,13 +55,6 @@ export async function checkBranches(
     if (!(await isFastForward(quarantined, command.before, command.after)))
       return reject(`The branch ${branch} is protected: only fast-forward pushes are accepted`);
   return { accepted: true };
-}
-
-/** A deploy key belongs to no user, so it may push only where every writer may. */
-function mayPush({ pushRole, pusherIds }: EnforcedRule, by: Account, namespaceId: string): boolean {
-  if (pushRole === 'write') return true;
-  if (by.credential.kind === 'deploy') return false;
-  return roleIn(by, namespaceId) === 'admin' || pusherIds.includes(by.userId);
 }
 
 function describePushers({ pattern, pusherIds }: EnforcedRule): string {

@@ -258,6 +258,20 @@ export const MUTATIONS: Record<string, Rule[]> = {
       args: async (world) => ({ input: { ...(await world.branchRule()), namespace } }),
     },
   ],
+  setSecret: [{ from: 'admin', args: () => ({ input: { namespace, name: 'SET', value: 'x' } }) }],
+  setVariable: [{ from: 'admin', args: () => ({ input: { namespace, name: 'SET', value: 'x' } }) }],
+  deleteSecret: [
+    {
+      from: 'admin',
+      args: async (world) => ({ input: { ...(await world.secret()), namespace } }),
+    },
+  ],
+  deleteVariable: [
+    {
+      from: 'admin',
+      args: async (world) => ({ input: { ...(await world.variable()), namespace } }),
+    },
+  ],
   disallowSecret: [
     {
       from: 'admin',
@@ -419,6 +433,8 @@ export const NAMESPACE_LISTS: Record<
     selection: '{ edges { node { id } } }',
     refused: false,
   },
+  secrets: { args: '', selection: '{ edges { node { name } } }', refused: true, from: 'write' },
+  variables: { args: '', selection: '{ edges { node { name } } }', refused: true, from: 'write' },
   jobs: { args: '', selection: '{ edges { node { id } } }', refused: false },
   usage: {
     args: '(from: "2026-01-01", to: "2026-12-31")',

@@ -246,6 +246,20 @@ export async function createWorld(loam: Loam) {
     return rule;
   }
 
+  /** Of the namespace. */
+  async function stored(kind: 'Secret' | 'Variable'): Promise<{ name: string }> {
+    const name = unique().toUpperCase().replaceAll('-', '_');
+    await operator.gql(
+      `mutation ($input: Set${kind}Input!) { set${kind}(input: $input) { ${kind.toLowerCase()} { name } } }`,
+      { input: { namespace: 'acme', name, value: 'x' } },
+    );
+    return { name };
+  }
+  const secret = () => stored('Secret');
+  const variable = () => stored('Variable');
+  await secret();
+  await variable();
+
   const {
     viewer,
     accessToken,
@@ -281,6 +295,8 @@ export async function createWorld(loam: Loam) {
     repository,
     allowedSecret,
     branchRule,
+    secret,
+    variable,
     lock,
     largeFile,
     job,
@@ -309,6 +325,8 @@ export function shared(world: World): World {
     repository: once(repository),
     allowedSecret: once(allowedSecret),
     branchRule: once(branchRule),
+    secret: once(world.secret),
+    variable: once(world.variable),
     lock: once(lock),
     largeFile: once(largeFile),
     job: once(job),

@@ -1,0 +1,99 @@
+/** Secrets are masked in logs, in the forms in which programs print them by accident. */
+import fc from 'fast-check';
+import { expect, test } from 'vitest';
+import { createMask } from '../../src/jobs/logs/mask.ts';
+
+const SECRET = 'tok/en+42 ~!ü?>';
+const mask = createMask({ SECRET });
+const base64 = (text: string) => Buffer.from(text).toString('base64');
+const urlSafe = (text: string) => base64(text).replaceAll('+', '-').replaceAll('/', '_');
+
+test.each([
+  ['as it is', SECRET],
+  ['base64', base64(SECRET)],
+  ['base64 without padding', base64(SECRET).replaceAll('=', '')],
+  ['base64 for URLs', urlSafe(SECRET)],
+  ['base64 for URLs without padding', Buffer.from(SECRET).toString('base64url')],
+  ['hexadecimal', Buffer.from(SECRET).toString('hex')],
+  ['hexadecimal in upper case', Buffer.from(SECRET).toString('hex').toUpperCase()],
+  ['URL-encoded', encodeURIComponent(SECRET)],
+  ['URL-encoded as a form', new URLSearchParams([['', SECRET]]).toString().slice(1)],
+  ['URL-encoded in lower case', encodeURIComponent(SECRET).replace(/%../g, (c) => c.toLowerCase())],
+  ['in JSON', JSON.stringify(SECRET).slice(1, -1)],
+])('a secret is masked: %s', (_form, text) => {
+  expect(mask(`before ${text} after ${text}`)).toBe('before *** after ***');
+});
+
+test('a secret within other text is masked in base64, wherever it begins and ends', () => {
+  for (const before of ['', 'u', 'us', 'use', 'user:'])
+    for (const after of ['', '\n', '\r\n', 'and more'])
+      for (const encode of [base64, urlSafe]) {
+        const whole = encode(before + SECRET + after);
+        const shown = mask(`Authorization: Basic ${whole}`);
+        // What is left are characters that depend on the text around the secret.
+        const from = Math.ceil((Buffer.byteLength(before) * 8) / 6);
+        const to = Math.floor((Buffer.byteLength(before + SECRET) * 8) / 6);
+        expect(shown).not.toContain(whole.slice(from, to));
+        expect(shown).toContain('***');
+        expect(shown.replace('Authorization: Basic ', '').length).toBeLessThanOrEqual(
+          3 + whole.length - (to - from),
+        );
+      }
+});
+
+test('long secrets are masked in wrapped encodings', () => {
+  const key = Array.from({ length: 40 }, (_, n) => `line ${n} of a key ${n * 7919}`).join('\n');
+  const masked = createMask({ key });
+  for (const width of [60, 64, 76])
+    for (const encoded of [base64(key), base64(`x: ${key}`), Buffer.from(key).toString('hex')]) {
+      const lines = encoded.match(new RegExp(`.{1,${width}}`, 'g')) ?? [];
+      for (const line of lines.slice(1)) expect(masked(line)).toMatch(/^(\*\*\*|.{1,7})$/);
+      expect(masked(lines[0] as string)).toMatch(/^.{0,6}\*\*\*$/);
+    }
+  for (const line of key.split('\n')) expect(masked(`> ${line}`)).toBe('> ***');
+});
+
+test('other text stays as it is', () => {
+  const line = `epoch 3 loss=0.25 ${base64('something else')} 0123456789abcdef %20 ****`;
+  expect(mask(line)).toBe(line);
+  expect(createMask({})(line)).toBe(line);
+  expect(createMask({ EMPTY: '' })(line)).toBe(line);
+  // The encodings of very short secrets would hide ordinary words.
+  expect(createMask({ PIN: '12' })('MTI 3132 x12')).toBe('MTI 3132 x***');
+});
+
+test('secrets that overlap, contain one another or are repeated are masked completely', () => {
+  const masked = createMask({ A: 'abcd', B: 'cdef', C: 'abcdefgh', D: 'zz' });
+  expect(masked('-abcdef-abcdefgh-abcdabcd-zzz-')).toBe('-***-***-***-***-');
+});
+
+test('for any secrets and lines, nothing of a secret is left, and all else is kept', () => {
+  const text = (minLength: number, maxLength: number) =>
+    fc.string({ minLength, maxLength, unit: 'grapheme' }).filter((one) => !one.includes('*'));
+  const words = fc.array(text(1, 90), { minLength: 1, maxLength: 5 });
+  fc.assert(
+    fc.property(words, fc.array(text(0, 20)), (secrets, around) => {
+      const masked = createMask(Object.fromEntries(secrets.map((secret, n) => [`S${n}`, secret])));
+      const line = around.flatMap((text, n) => [text, secrets[n % secrets.length]]).join('');
+      const shown = masked(line);
+      for (const secret of secrets) expect(shown).not.toContain(secret);
+      // Removing the masks leaves a part of the line, in its order.
+      let at = 0;
+      for (const part of shown.split('***')) {
+        at = line.indexOf(part, at);
+        expect(at).toBeGreaterThanOrEqual(0);
+        at += part.length;
+      }
+    }),
+  );
+});
+
+test('the time for a line is bounded, whatever the secrets are', () => {
+  const nested = Object.fromEntries(
+    Array.from({ length: 900 }, (_, n) => [`N${n}`, 'a'.repeat((n % 63) + 1)]),
+  );
+  const begun = process.cpuUsage();
+  expect(createMask(nested)('a'.repeat(65_536))).toBe('***');
+  expect(createMask({ LONG: 'ab'.repeat(32_000) })('ab'.repeat(32_000))).toBe('***');
+  expect(process.cpuUsage(begun).user).toBeLessThan(5e6);
+});
