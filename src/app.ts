@@ -26,6 +26,7 @@ import { openMembers } from './cluster/members.ts';
 import type { Git } from './git/git.ts';
 import { openGit } from './git/git.ts';
 import { checkVersion } from './git/processes/run.ts';
+import { createJobTokens, type JobTokens } from './identity/job-tokens.ts';
 import type { LastUsedRecorder } from './identity/last-used.ts';
 import { openLastUsedRecorder } from './identity/last-used.ts';
 import { seedOperator } from './identity/operator.ts';
@@ -33,6 +34,7 @@ import type { Rechecks } from './identity/rechecks.ts';
 import { openRechecks } from './identity/rechecks.ts';
 import type { Issuer } from './identity/sign-in/issuers.ts';
 import { issueSignInLink } from './identity/sign-in/links.ts';
+import { TokenIssuer } from './identity/token-issuer.ts';
 import { createCheckout, createRemoteCheckout } from './jobs/checkouts.ts';
 import { countWaitingJobs } from './jobs/overview.ts';
 import type { QueuePositions } from './jobs/queue-position.ts';
@@ -99,6 +101,10 @@ export type ProcessServices = {
   largeFiles: LargeFiles;
   secretBox: SecretBox;
   secretStore: SecretStore;
+  /** Tokens with which jobs use the API. */
+  jobTokens: JobTokens;
+  /** Issues identity tokens of jobs. */
+  tokenIssuer: TokenIssuer;
 };
 
 /** Parts of a process that answers requests. */
@@ -458,6 +464,8 @@ async function openProcess(
     largeFiles,
     secretBox: createSecretBox(keys),
     secretStore: createSecretStore(keys),
+    jobTokens: createJobTokens(keys),
+    tokenIssuer: new TokenIssuer(pool, keys),
   };
   return { services, session, keys, failed: failure.promise };
 }

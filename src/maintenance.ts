@@ -14,6 +14,7 @@ import { removeOldEntries } from './identity/audit.ts';
 import { removeDeletedNamespaces } from './identity/deletion.ts';
 import { removeOldDeviceRequests } from './identity/devices.ts';
 import { removeOldSessions } from './identity/sign-in/sessions.ts';
+import type { TokenIssuer } from './identity/token-issuer.ts';
 import { removeMarkedLeftovers } from './jobs/artifacts/kept.ts';
 import { removeDeletedPages } from './jobs/logs/removal.ts';
 import { removeJobsOfDeleted } from './jobs/removal.ts';
@@ -34,16 +35,18 @@ type Deps = {
   storage: Storage;
   log: Logger;
   config: Config;
+  tokenIssuer: TokenIssuer;
 };
 
 /** Name in the log → one batch of the task. */
 export function maintenanceTasks(services: Deps): Record<string, MaintenanceTask> {
-  const { config, storage } = services;
+  const { config, storage, tokenIssuer } = services;
   return {
     'remove old events': () => removeOldEvents(services, config.eventDays),
     'remove old entries of the audit log': () => removeOldEntries(services, config.auditDays),
     'remove old answers of idempotent requests': () => deleteExpiredResponses(services),
     'remove expired sessions': () => removeOldSessions(services),
+    'rotate the keys of identity tokens': () => tokenIssuer.rotate(),
     'remove old device requests': () => removeOldDeviceRequests(services),
     'remove dead workers': () => removeDeadWorkers(services),
     'remove dead servers': () => removeDeadServers(services),

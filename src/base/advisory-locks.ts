@@ -33,6 +33,9 @@ export const OPERATORS_LOCK = 'loam.operators';
 /** One server at a time removes unreferenced large files. */
 export const LARGE_FILE_SWEEP_LOCK = 'sweep of large files';
 
+/** One server at a time creates and removes the keys of identity tokens. */
+export const SIGNING_KEYS_LOCK = 'keys of identity tokens';
+
 /** Device requests of one address are counted one at a time. */
 export const deviceRequestLock = (address: string | null) => `loam.device ${address}`;
 /** An identity of an issuer is linked to a user by one sign-in at a time. */

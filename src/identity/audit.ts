@@ -74,10 +74,10 @@ export type AuditAction = keyof typeof AUDIT_ACTIONS;
 export type Origin = { address: string | null; requestId: string };
 
 /**
- * A personal access token, an API key, an SSH key of a user, a deploy key, a browser session, or an access token of an
- * identity provider.
+ * A personal access token, an API key, an SSH key of a user, a deploy key, a browser session, an access token of an
+ * identity provider, or the token of a job, whose id is that of the attempt.
  */
-export type CredentialKind = 'pat' | 'key' | 'ssh' | 'deploy' | 'session' | 'oidc';
+export type CredentialKind = 'pat' | 'key' | 'ssh' | 'deploy' | 'session' | 'oidc' | 'job';
 
 /** Who made a change. The account of a request is an actor. */
 export type Actor = {

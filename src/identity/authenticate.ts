@@ -12,11 +12,14 @@ import { isId } from '../base/ids.ts';
 import { type Coalesced, coalesce } from '../platform/database/coalesce.ts';
 import { runStatement } from '../platform/database/statement.ts';
 import { API_KEY_NAME, hashSecret, matchesHash, TOKEN_PREFIX } from './credentials.ts';
+import { JOB_TOKEN_PREFIX, type JobTokens } from './job-tokens.ts';
 import type { LastUsedRecorder } from './last-used.ts';
 import {
   type Account,
   type CredentialKind,
+  type JobPermissions,
   type Scope,
+  scopesOfJob,
   type Viewer,
   withImpliedScopes,
 } from './permissions.ts';
@@ -47,15 +50,23 @@ export function disabledUserError(username: string): AppError {
 
 type Pool = pg.Pool;
 
+export type AuthenticateDeps = {
+  pool: pg.Pool;
+  usage: LastUsedRecorder;
+  issuers: readonly Issuer[];
+  jobTokens: JobTokens;
+};
+
 /** @param credential null when the request has none */
 export async function authenticate(
-  { pool, usage, issuers }: { pool: pg.Pool; usage: LastUsedRecorder; issuers: readonly Issuer[] },
+  { pool, usage, issuers, jobTokens }: AuthenticateDeps,
   credential: Credential | null,
 ): Promise<Viewer> {
   if (credential === null) return ANONYMOUS;
   const token = getToken(credential);
-  const account =
-    token !== null && JWT.test(token)
+  const account = token?.startsWith(JOB_TOKEN_PREFIX)
+    ? await readByJobToken(pool, jobTokens, token)
+    : token !== null && JWT.test(token)
       ? await readByIssuerToken(pool, issuers, token)
       : await readAccount(pool, credential);
   if (!account) return { kind: 'anonymous', failure: invalidCredentialsError(credential.kind) };
@@ -227,6 +238,59 @@ async function readByToken(pool: Pool, token: string): Promise<AccountResult> {
   return rows[0] && toAccount('pat', rows[0]);
 }
 
+/**
+ * The job of an attempt, with the rights that its creator has now in the namespace. An attempt that has ended, or that no
+ * longer holds its job because of a cancellation, is missing, and so is a job whose creator or repository was deleted.
+ */
+const JOB_ATTEMPTS = `
+  select a.id, j.name, j.namespace_id as "namespaceId", j.identity -> 'permissions' as permissions,
+    j.repository_id as "repositoryId", bound.plan, u.id as "userId", u.username, u.email,
+    u.disabled_at is not null as "isDisabled", own.id as "ownId", own.name as "ownName",
+    case when u.operator then 'admin' else (
+      select role::text from members where namespace_id = j.namespace_id and user_id = u.id) end as role
+  from job_attempts a
+    join jobs j on j.id = a.job_id and j.attempt_id = a.id
+    join namespaces bound on bound.id = j.namespace_id
+    join users u on u.id = j.created_by_id
+    join namespaces own on own.user_id = u.id
+  where a.exited_at is null and a.ended_at is null and j.status in ('queued', 'running')
+    and jsonb_typeof(j.identity -> 'permissions') = 'object' and (j.repo is null or j.repository_id is not null)
+    and a.id = any($1)`;
+
+type JobRow = Omit<Row, 'scopes' | 'namespaces' | 'repositories' | 'operator' | 'roles'> & {
+  namespaceId: string;
+  permissions: JobPermissions;
+  repositoryId: string | null;
+  role: Role | null;
+};
+
+async function readByJobToken(
+  pool: Pool,
+  jobTokens: JobTokens,
+  token: string,
+): Promise<AccountResult> {
+  const attemptId = jobTokens.readAttemptId(token);
+  if (attemptId === null) return undefined;
+  const [row] = await runStatement<JobRow>(pool, JOB_ATTEMPTS, [[attemptId]]);
+  return row && toJobAccount(row);
+}
+
+/**
+ * The token of a job with a repository works for this repository and its jobs, any other for the jobs of the namespace. An
+ * operator is an admin of the namespace, and no operator.
+ */
+function toJobAccount(row: JobRow): Account | AppError {
+  const { namespaceId, permissions, repositoryId, role } = row;
+  return toAccount('job', {
+    ...row,
+    operator: false,
+    roles: role && { [namespaceId]: role },
+    scopes: scopesOfJob(permissions),
+    namespaces: [namespaceId],
+    repositories: repositoryId === null ? null : [repositoryId],
+  });
+}
+
 async function readByKey(pool: Pool, name: string, secret: string): Promise<AccountResult> {
   const rows = await runStatement<Row & { hash: Buffer }>(pool, KEY, [name]);
   return rows[0] && matchesHash(secret, rows[0].hash) ? toAccount('key', rows[0]) : undefined;
@@ -250,6 +314,10 @@ export async function readAccounts(
     const rows = await runStatement<Row>(pool, statement, [[...ids]]);
     for (const row of rows) accounts.set(row.id, toAccount(kind, row));
   }
+  const attempts = credentials.flatMap(({ kind, id }) => (kind === 'job' ? id : []));
+  if (attempts.length > 0)
+    for (const row of await runStatement<JobRow>(pool, JOB_ATTEMPTS, [[...new Set(attempts)]]))
+      accounts.set(row.id, toJobAccount(row));
   for (const [id, account] of await readIssuerAccounts(pool, credentials))
     accounts.set(id, account);
   return accounts;
@@ -309,6 +377,7 @@ export async function readAccountByCredentialId(
 function credentialKindOf(id: string): CredentialKind {
   if (isId('ses', id)) return 'session';
   if (id.startsWith('idn_')) return 'oidc';
+  if (isId('att', id)) return 'job';
   return (['pat', 'ssh', 'deploy'] as const).find((kind) => isId(kind, id)) ?? 'key';
 }
 
@@ -326,7 +395,8 @@ function toAccount(kind: CredentialKind, row: Row): Account | AppError {
     namespace: { id: row.ownId, name: row.ownName },
     roles: new Map(Object.entries(row.roles ?? {})),
     credential: { kind, id: row.id, name: row.name },
-    scopes: row.scopes?.length ? withImpliedScopes(row.scopes) : null,
+    // A job without permissions has no rights; for other credentials, no scopes mean no limit.
+    scopes: row.scopes?.length || kind === 'job' ? withImpliedScopes(row.scopes ?? []) : null,
     namespaces: setOrNull(row.namespaces),
     repositories: setOrNull(row.repositories),
   };

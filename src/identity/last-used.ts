@@ -14,7 +14,8 @@ export type LastUsedRecorder = AsyncDisposable & {
   note(credential: Account['credential']): void;
 };
 
-const STATEMENTS: Record<CredentialKind, string> = {
+/** The token of a job has no row: it lives as long as an attempt. */
+const STATEMENTS: Record<Exclude<CredentialKind, 'job'>, string> = {
   pat: updateStatement('access_tokens'),
   key: updateStatement('api_keys'),
   ssh: updateStatement('ssh_keys'),
@@ -35,12 +36,12 @@ export function openLastUsedRecorder({
   let minute = 0;
   /** Ids already noted in this minute. */
   const seen = new Set<string>();
-  let notes: { kind: CredentialKind; id: string; at: Date }[] = [];
+  let notes: { kind: keyof typeof STATEMENTS; id: string; at: Date }[] = [];
   let timer: NodeJS.Timeout | undefined;
   let written = Promise.resolve();
 
   async function write(batch: typeof notes): Promise<void> {
-    for (const kind of Object.keys(STATEMENTS) as CredentialKind[]) {
+    for (const kind of Object.keys(STATEMENTS) as (keyof typeof STATEMENTS)[]) {
       const rows = batch.filter((note) => note.kind === kind);
       if (rows.length === 0) continue;
       const values = [rows.map(({ id }) => id), rows.map(({ at }) => at)];
@@ -62,6 +63,7 @@ export function openLastUsedRecorder({
 
   return {
     note({ kind, id }) {
+      if (kind === 'job') return;
       const now = Math.floor(Date.now() / MINUTE_MS);
       if (now !== minute) seen.clear();
       minute = now;

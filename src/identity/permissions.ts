@@ -103,6 +103,13 @@ type Anonymous = {
 
 export type Viewer = Account | Anonymous;
 
+/** What the token of a job may do. */
+export type JobPermissions = { repo?: 'read' | 'write'; jobs?: 'read' | 'write' };
+
+export function scopesOfJob({ repo, jobs }: JobPermissions): Scope[] {
+  return [...(repo ? [`repo:${repo}` as const] : []), ...(jobs ? [`job:${jobs}` as const] : [])];
+}
+
 export type Target = {
   namespaceId: string;
   /** Id of the repository, or of the repository that a job runs. */
@@ -141,13 +148,19 @@ const PUBLIC: Reach = { visibilities: ['public'] };
 export function reachOf(viewer: Viewer, action: Action): Reach {
   const isReading = action === 'repository.read';
   if (viewer.kind === 'anonymous') return isReading ? PUBLIC : NOTHING;
-  // A deploy key works for its repository only, not for public repositories.
-  const isOpen = isReading && viewer.credential.kind !== 'deploy';
-  const visibilities: Visibility[] = isOpen ? ['public', 'internal'] : [];
+  const visibilities = isReading ? openVisibilities(viewer) : [];
   const { role, scope } = ACTIONS[action];
   const { scopes, repositories } = viewer;
   if (scopes && (scope === null || !scopes.has(scope))) return { visibilities };
   return { visibilities, within: { namespaces: namespacesWithRole(viewer, role), repositories } };
+}
+
+/** The visibilities of repositories that the credential may read in any namespace. */
+function openVisibilities({ credential: { kind } }: Account): Visibility[] {
+  // A deploy key works for its repository only, not for public repositories.
+  if (kind === 'deploy') return [];
+  // A job is limited to its namespace, and reads elsewhere what everybody may read.
+  return kind === 'job' ? ['public'] : ['public', 'internal'];
 }
 
 /** Namespaces in which the viewer has at least the role and the credential is allowed; null: all. */

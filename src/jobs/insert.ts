@@ -14,6 +14,7 @@ import { toColumnName } from '../platform/database/keyset.ts';
 import { statementNameFor } from '../platform/database/rows.ts';
 import { createStatementParts, runStatement } from '../platform/database/statement.ts';
 import { isUnlimited, requireQuota } from '../platform/limits/quotas.ts';
+import type { JobIdentity } from './identity.ts';
 import type { PayloadRow } from './payload.ts';
 import { jobRowReader } from './payload.ts';
 import { addFirstStatus } from './state.ts';
@@ -28,8 +29,14 @@ type JobData = Omit<
   | 'nextSeq'
   | 'env'
   | 'inputs'
+  | 'identity'
   | 'costPerHour'
-> & { env: Prisma.InputJsonObject; inputs: string; costPerHour: string };
+> & {
+  env: Prisma.InputJsonObject;
+  inputs: string;
+  identity: JobIdentity | null;
+  costPerHour: string;
+};
 
 /** The values of a new job that are not written, because they are the defaults of their columns. */
 const COLUMN_DEFAULTS = {

@@ -13,6 +13,7 @@ import { costPerHour } from '../base/hardware.ts';
 import { newId } from '../base/ids.ts';
 import type { Logger } from '../base/log.ts';
 import { isPossibleNamespaceName } from '../base/names.ts';
+import type { Urls } from '../base/urls.ts';
 import type { Cluster } from '../cluster/cluster.ts';
 import type { Git } from '../git/git.ts';
 import { resolveNamespace } from '../identity/accounts.ts';
@@ -40,6 +41,7 @@ import {
 import type { Outcome } from '../runners/runner.ts';
 import { demandValues } from '../secrets/secrets.ts';
 import { detachArtifacts, removeMarked } from './artifacts/kept.ts';
+import { demandIdentity, toJobIdentity } from './identity.ts';
 import { type JobInput, resolveInputs } from './inputs.ts';
 import { writeNewJob } from './insert.ts';
 import { removeDeletedPages } from './logs/removal.ts';
@@ -96,6 +98,7 @@ export async function createJob<S extends Select>(
     config: Config;
     cluster: Cluster;
     secretBox: SecretBox;
+    urls: Urls;
   },
   viewer: Viewer,
   input: CreateInput,
@@ -134,13 +137,13 @@ export type NewJob = {
  *   404 (repository), 409 naming `name`
  */
 export async function insertJob<S extends Select>(
-  services: { db: Db; pool: pg.Pool; config: Config; secretBox: SecretBox },
+  services: { db: Db; pool: pg.Pool; config: Config; secretBox: SecretBox; urls: Urls },
   viewer: Viewer,
   { namespace, request, source, rerunOfId }: NewJob,
   select: S,
 ): Promise<Row<S>> {
   const author = demandAccount(viewer);
-  const { env, secrets, labels, inputs, ...settings } = request;
+  const { env, secrets, identity, labels, inputs, ...settings } = request;
   // Checked again with the repository, because the credential may be restricted to other repositories.
   const repositoryId = source?.repositoryId ?? null;
   demand(viewer, 'job.create', { namespaceId: namespace.id, repositoryId });
@@ -150,6 +153,7 @@ export async function insertJob<S extends Select>(
     names: settings,
     own: { env, secrets },
   });
+  await demandIdentity(services, viewer, identity, { namespaceId: namespace.id, source });
 
   const id = newId('job');
   const sealed = Object.keys(secrets).length > 0 ? services.secretBox.seal(id, secrets) : null;
@@ -169,6 +173,7 @@ export async function insertJob<S extends Select>(
     // The driver would write a list as an array of PostgreSQL.
     inputs: JSON.stringify(inputs),
     commandFromRef: false,
+    identity: toJobIdentity(identity, services.urls.base),
     costPerHour: costPerHour(settings).toFixed(),
     progress: await describeWait(services, settings),
     rerunOfId: rerunOfId ?? null,
@@ -180,7 +185,14 @@ export async function insertJob<S extends Select>(
     namespaceIds: [namespace.id],
     subject: id,
     name,
-    details: { repo, branch, image, gpu, ...(rerunOfId && { rerunOf: rerunOfId }) },
+    details: {
+      ...{ repo, branch, image, gpu },
+      ...(rerunOfId && { rerunOf: rerunOfId }),
+      ...(identity.permissions && { permissions: identity.permissions }),
+      ...(identity.idTokens.length > 0 && {
+        audiences: identity.idTokens.map((one) => one.audience),
+      }),
+    },
   };
   const newJob = { data, labels, namespace, author, change };
   return writeNewJob(services, newJob, select).catch((error) => {

@@ -8,6 +8,7 @@ import { parseImageReference } from '../base/image-reference.ts';
 import { demandAccount, type Viewer } from '../identity/permissions.ts';
 import { isSnapshotId } from '../repositories/repositories.ts';
 import { VALUE_RULES } from '../secrets/secrets.ts';
+import { checkIdentity, type IdentityInput } from './identity.ts';
 import { checkLabels, type Label } from './labels.ts';
 import { readLiveMachines } from './worker-capacity.ts';
 
@@ -54,7 +55,7 @@ export type CreateInput = {
   retries?: number | null;
   outputPath?: string | null;
   inputs?: readonly InputRequest[] | null;
-};
+} & IdentityInput;
 
 /** The rules of `checkRequest`, in addition to the rules of hardware and labels. Bytes are bytes of UTF-8. */
 export const REQUEST_RULES = {
@@ -133,6 +134,11 @@ export function checkRequest(input: CreateInput) {
     secrets,
     secretNames,
     variableNames,
+    identity: checkIdentity(input, repo != null, [
+      ...Object.keys({ ...env, ...secrets }),
+      ...variableNames,
+      ...secretNames,
+    ]),
     labels: checkLabels(input.labels ?? []),
     inputs: checkInputs(input.inputs ?? []),
   };

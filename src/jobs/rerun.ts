@@ -8,8 +8,9 @@
 import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { Config } from '../base/config/config.ts';
-import { AppError, invalid, notFound } from '../base/errors.ts';
+import { AppError, forbidden, invalid, notFound } from '../base/errors.ts';
 import type { Logger } from '../base/log.ts';
+import type { Urls } from '../base/urls.ts';
 import type { Cluster } from '../cluster/cluster.ts';
 import type { Git } from '../git/git.ts';
 import { anyTargetIn, demand, demandAccount, type Viewer } from '../identity/permissions.ts';
@@ -19,6 +20,7 @@ import {
   findCommitSource,
   resolveBranch,
 } from '../repositories/repositories.ts';
+import { readJobIdentity } from './identity.ts';
 import { demandInputs, readInputs } from './inputs.ts';
 import { findNamespace, insertJob, type JobKey } from './jobs.ts';
 import {
@@ -45,6 +47,7 @@ export type RerunDeps = {
   config: Config;
   cluster: Cluster;
   secretBox: SecretBox;
+  urls: Urls;
 };
 type Select = Prisma.JobSelect;
 
@@ -73,6 +76,7 @@ const settingsColumns = {
   secrets: true,
   secretNames: true,
   variableNames: true,
+  identity: true,
   region: true,
   timeoutMinutes: true,
   retries: true,
@@ -112,9 +116,10 @@ export async function rerunJob<S extends Select>(
   const source = await resolveSource(services, viewer, job, newest);
   const inputs = readInputs(job);
   await demandInputs(services, viewer, inputs);
+  const { permissions, idTokens } = readJobIdentity(job);
   const settings = {
     ...job,
-    inputs,
+    ...{ inputs, permissions, idTokens },
     namespace: namespace.name,
     repo: source?.repo ?? null,
     env: toNamedValues(job.env as Record<string, string>),
@@ -136,9 +141,11 @@ export async function rerunJob<S extends Select>(
 }
 
 /**
- * Checks that the viewer may run another commit with the secrets of the job, because that commit may send them anywhere. Only
- * the creator of the job may do so, or an admin, who could replace the secrets anyway. The same command at the same commit does
- * what the creator intended.
+ * Checks that the viewer may run the job with its secrets. The token of a job may not, because that job would decide when and
+ * with which data they are used.
+ *
+ * Another commit may send the secrets anywhere. Only the creator of the job may run one with them, or an admin, who could
+ * replace the secrets anyway. The same command at the same commit does what the creator intended.
  */
 function demandSecretReuse(
   viewer: Viewer,
@@ -146,7 +153,10 @@ function demandSecretReuse(
   { secrets, createdById, repositoryId }: Settings,
   newest: boolean,
 ): void {
-  if (!newest || !secrets || createdById === demandAccount(viewer).userId) return;
+  if (!secrets) return;
+  const { credential, userId } = demandAccount(viewer);
+  if (credential.kind === 'job') throw forbidden('A job cannot rerun jobs that have secrets');
+  if (!newest || createdById === userId) return;
   demand(viewer, 'job.reuseSecrets', { namespaceId, repositoryId });
 }
 

@@ -19,6 +19,7 @@ export function isSnapshotId(text: string): boolean {
   return ID.test(text);
 }
 
+/** The ref of a snapshot. */
 export function snapshotRef(id: string): string {
   return PREFIX + id;
 }

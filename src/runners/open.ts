@@ -340,6 +340,7 @@ export function composeRunners(
     logs: (handle, cursor, signal) => runnerOf(handle).logs(handle, cursor, signal),
     signal: (handle, signal) => runnerOf(handle).signal(handle, signal),
     wait: (handle, signal) => runnerOf(handle).wait(handle, signal),
+    replaceFiles: (handle, files) => runnerOf(handle).replaceFiles(handle, files),
     stats: (handle) => runnerOf(handle).stats(handle),
     artifacts: (handle, path) => runnerOf(handle).artifacts(handle, path),
     remove: (handle) => forEachRunner((runner) => runner.remove(handle)),

@@ -62,6 +62,10 @@ export type AttemptSpec = {
   image: string | null;
   /** The whole environment, except variables that the runner sets itself, such as PATH. */
   env: Record<string, string>;
+  /**
+   * The job sees each as the variable `NAME`, and as a file that it cannot change, whose path is in `NAME_FILE`.
+   */
+  files: Readonly<Record<string, string>>;
   /** Creates the working directory, with checkout and inputs, which must not exist yet; null: an empty directory. */
   checkout: ((dir: string, signal: AbortSignal) => Promise<void>) | null;
   /** For people who look at the lists of a cluster. */
@@ -203,6 +207,11 @@ export type Runner = {
   logs(handle: Handle, cursor: LogCursor | null, signal: AbortSignal): AsyncIterable<LogBatch>;
   /** Sends TERM to the whole process tree. The runner itself sends KILL after the grace period. */
   signal(handle: Handle, signal: 'TERM' | 'KILL'): Promise<void>;
+  /**
+   * Replaces the content of files that the attempt was prepared with. The variables keep the old content, unless the work has
+   * not begun: on a cluster it then begins with the new one. Nothing happens when the work has ended.
+   */
+  replaceFiles(handle: Handle, files: AttemptSpec['files']): Promise<void>;
   /** Rejects when `signal` aborts. */
   wait(handle: Handle, signal: AbortSignal): Promise<Outcome>;
   /** Null when the usage cannot be measured, for example because the work does not run. */
@@ -227,6 +236,9 @@ export const WORKING_DIR = '/work';
 
 /** Name in the folder of an attempt → path at which the job sees the folder. */
 export const MOUNTS = { work: WORKING_DIR, tmp: '/tmp', home: '/home/job' } as const;
+
+/** The folder of the files that the runner provides (`AttemptSpec.files`), as the job sees it. */
+export const FILES_DIR = '/run/loam';
 
 /** The values of LOAM_JOB_NETWORK. */
 export type NetworkMode = 'internet' | 'none' | 'host';

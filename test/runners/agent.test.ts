@@ -5,7 +5,13 @@ import { listMarkedPids } from '../../src/runners/supervisor/proc.ts';
 import { agentRunner } from '../support/agent-runner.ts';
 import { eventually } from '../support/eventually.ts';
 import { LoopbackEngine } from '../support/loopback-engine.ts';
-import { allLines, attemptSpec, runnerContract, runToEnd } from '../support/runner.contract.ts';
+import {
+  allLines,
+  attemptSpec,
+  filesContract,
+  runnerContract,
+  runToEnd,
+} from '../support/runner.contract.ts';
 
 const never = new AbortController().signal;
 
@@ -24,6 +30,7 @@ async function firstLine(runner: Runner, handle: Handle): Promise<void> {
 
 describe('agent', () => {
   runnerContract(loopbackRunner);
+  filesContract(loopbackRunner);
 
   test('an attempt that the engine ends is lost, although its command reports an exit code', async () => {
     await using made = await loopbackRunner();

@@ -16,7 +16,13 @@ import { fakeRunner } from '../support/fake-runner.ts';
 import { needs } from '../support/needs.ts';
 import { graceMs, processRunner } from '../support/process-runner.ts';
 import { listCommandLines } from '../support/processes.ts';
-import { allLines, attemptSpec, runnerContract, runToEnd } from '../support/runner.contract.ts';
+import {
+  allLines,
+  attemptSpec,
+  filesContract,
+  runnerContract,
+  runToEnd,
+} from '../support/runner.contract.ts';
 
 const never = new AbortController().signal;
 describe('fake', () => {
@@ -66,6 +72,7 @@ test('combined runners pass on how an attempt starts, and keep the kind in a han
 
 describe('process', () => {
   runnerContract(() => processRunner());
+  filesContract(() => processRunner());
 });
 
 describe('process, in a sandbox', () => {

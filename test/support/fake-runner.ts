@@ -185,6 +185,10 @@ export function fakeRunner(options: Options = {}): FakeRunner {
       while (!work.outcome) await once(work.changed, 'change', { signal });
       return work.outcome;
     },
+    async replaceFiles(handle, files) {
+      const work = find(handle);
+      if (work) work.spec = { ...work.spec, files };
+    },
     async stats(handle) {
       const work = find(handle);
       if (work?.state !== 'started' || work.outcome) return null;

@@ -31,6 +31,7 @@ export function attemptSpec(command: string, changes: Partial<AttemptSpec> = {})
     command,
     image: null,
     env: {},
+    files: {},
     checkout: null,
     job: { id: 'job_1', name: 'contract', namespace: 'ada' },
     hardware: { gpu: 'none', gpuCount: 1, cpu: 2, memoryGb: 1, diskGb: 1, region: 'us-east-1' },
@@ -266,5 +267,31 @@ export function runnerContract(open: () => Promise<RunnerUnderTest>, ...wanted: 
     })();
     await Promise.all([waiting, following]);
     await eventually(async () => expect(await runner.attach(handle)).toBe('started'));
+  });
+}
+
+/** A part of the contract for runners that have a shell. */
+export function filesContract(open: () => Promise<RunnerUnderTest>, ...wanted: Need[]): void {
+  beforeEach((ctx) => needs(ctx, ...wanted));
+
+  test('provided files are in variables and in files that are replaced while the work runs', async () => {
+    await using made = await open();
+    const { runner } = made;
+    const command =
+      'echo "$KEY"; cat "$KEY_FILE"; echo; until grep -q new "$KEY_FILE"; do sleep 0.05; done; cat "$KEY_FILE"; echo; echo "$OTHER"';
+    const files = { KEY: 'old', OTHER: 'kept' };
+    const handle = await runner.prepare(attemptSpec(command, { files }), never);
+    await runner.start(handle);
+    const again = await made.again();
+    const lines: string[] = [];
+    for await (const batch of again.logs(handle, null, never)) {
+      lines.push(...batch.lines.map(({ message }) => message));
+      if (lines.length === 2) await again.replaceFiles(handle, { ...files, KEY: 'new' });
+    }
+    expect(lines).toEqual(['old', 'old', 'new', 'kept']);
+    expect(await again.wait(handle, never)).toMatchObject({ exitCode: 0 });
+    await again.replaceFiles(handle, files);
+    await again.remove(handle);
+    await again.replaceFiles(handle, files);
   });
 }

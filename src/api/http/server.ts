@@ -6,6 +6,8 @@ import type { Deps as CallsDeps } from '../../cluster/http.ts';
 import { acceptForwarded, createCallsRouter } from '../../cluster/http.ts';
 import type { Deps as SignInDeps } from '../../identity/http/sign-in.ts';
 import { signInRouter } from '../../identity/http/sign-in.ts';
+import type { Deps as TokenIssuerDeps } from '../../identity/http/token-issuer.ts';
+import { tokenIssuerRouter } from '../../identity/http/token-issuer.ts';
 import { identify } from '../../identity/http/viewer.ts';
 import type { Deps as JobsDeps } from '../../jobs/http.ts';
 import { artifactsRouter, logsRouter, streamLogs } from '../../jobs/http.ts';
@@ -40,7 +42,8 @@ type Deps = ContextServices &
   JobsDeps &
   LfsDeps &
   RepositoriesDeps &
-  SignInDeps;
+  SignInDeps &
+  TokenIssuerDeps;
 
 /** Created once per process, because compiling the operations is slow and does not depend on the app. */
 const endpoints = createEndpoints(schema, routes);
@@ -88,8 +91,9 @@ export function createHttpApp(
   files.use(logsRouter(services));
   files.use(downloadsRouter(services));
   files.use(largeDownloadsRouter(services));
-  // Before the dashboard, so that a browser that opens the address gets the picture instead of a page.
+  // Before the dashboard, so that a browser that opens the address gets the picture or document instead of a page.
   files.use(badgeRouter(services, limits.countRequest));
+  files.use(tokenIssuerRouter(services, limits.countRequest));
   const dashboard = createDashboard();
   if (dashboard) files.use(dashboard);
   files.use(createHomePage());

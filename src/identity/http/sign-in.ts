@@ -6,14 +6,13 @@ import express, {
   type Response,
   type Router,
 } from 'express';
-import type pg from 'pg';
 import type { Logger } from '../../base/log.ts';
 import type { Urls } from '../../base/urls.ts';
 import type { Db } from '../../platform/database/client.ts';
 import { shouldLog, toClientError } from '../../platform/web/error-response.ts';
 import { refuseOtherMethods } from '../../platform/web/methods.ts';
 import { escapeHtml, sendPage } from '../../platform/web/page.ts';
-import type { LastUsedRecorder } from '../last-used.ts';
+import type { AuthenticateDeps } from '../authenticate.ts';
 import { connectIdentity, openConnectTicket } from '../sign-in/connections.ts';
 import { signInByIdentity } from '../sign-in/identities.ts';
 import type { Issuer } from '../sign-in/issuers.ts';
@@ -31,10 +30,7 @@ import {
 } from './session-cookie.ts';
 import { originOf } from './viewer.ts';
 
-export type Deps = {
-  issuers: readonly Issuer[];
-  pool: pg.Pool;
-  usage: LastUsedRecorder;
+export type Deps = AuthenticateDeps & {
   db: Db;
   urls: Urls;
   log: Logger;

@@ -3,16 +3,13 @@
  */
 
 import type { Request, RequestHandler } from 'express';
-import type pg from 'pg';
 import { type AppError, unauthenticated } from '../../base/errors.ts';
 import type { Urls } from '../../base/urls.ts';
 import { toClientError } from '../../platform/web/error-response.ts';
 import type { Origin } from '../audit.ts';
-import { authenticate, type Credential } from '../authenticate.ts';
+import { type AuthenticateDeps, authenticate, type Credential } from '../authenticate.ts';
 import { TOKEN_PREFIX } from '../credentials.ts';
-import type { LastUsedRecorder } from '../last-used.ts';
 import type { Viewer } from '../permissions.ts';
-import type { Issuer } from '../sign-in/issuers.ts';
 import { readSessionCookie } from './session-cookie.ts';
 
 declare global {
@@ -31,12 +28,7 @@ export function needsCredentials({ path }: Request): boolean {
 }
 
 /** An error of authentication becomes the viewer's failure, so that a server error is reported where a 401 would be. */
-export function identify(services: {
-  pool: pg.Pool;
-  usage: LastUsedRecorder;
-  urls: Urls;
-  issuers: readonly Issuer[];
-}): RequestHandler {
+export function identify(services: AuthenticateDeps & { urls: Urls }): RequestHandler {
   return async (req, _res, next) => {
     req.credential = null;
     try {

@@ -10,11 +10,14 @@ import { type Db, inTransaction } from '../../platform/database/client.ts';
 import { NEWEST_FIRST, readCursorPage } from '../../platform/database/keyset.ts';
 import type { CursorPage, CursorPageRequest } from '../../platform/database/paging.ts';
 import { recordAudit } from '../audit.ts';
-import { authenticate, disabledUserError, SESSION_IDLE } from '../authenticate.ts';
+import {
+  type AuthenticateDeps,
+  authenticate,
+  disabledUserError,
+  SESSION_IDLE,
+} from '../authenticate.ts';
 import { demandFullRights, demandOwn, hashSecret, randomSecret } from '../credentials.ts';
-import type { LastUsedRecorder } from '../last-used.ts';
 import { type Account, hasFullRights, type Viewer } from '../permissions.ts';
-import type { Issuer } from './issuers.ts';
 
 /** Maximum lifetime since sign-in; unused sessions end sooner (`SESSION_IDLE` in `authenticate.ts`). */
 export const SESSION_DAYS = 30;
@@ -54,7 +57,7 @@ type Deps = { db: Db };
  * @throws AppError 401, 403 for a limited token, because the session would have more rights
  */
 export async function signInByToken(
-  services: { db: Db; pool: pg.Pool; usage: LastUsedRecorder; issuers: readonly Issuer[] },
+  services: AuthenticateDeps & { db: Db },
   token: string,
   browser: Browser,
 ): Promise<string> {

@@ -18,6 +18,7 @@ import { selectForChild, selectForField, selectOf } from '../../platform/schema/
 import { Repository } from '../../repositories/graphql/repositories.ts';
 import { type AccessRow, accessColumns, isVisible } from '../../repositories/repositories.ts';
 import * as downloads from '../artifacts/downloads.ts';
+import { readJobIdentity } from '../identity.ts';
 import { readInputs } from '../inputs.ts';
 import * as jobs from '../jobs.ts';
 import * as lists from '../lists.ts';
@@ -30,6 +31,7 @@ import { toAnalytics } from '../usage-sampling.ts';
 import { AttemptConnection } from './attempts.ts';
 import { Gpu, JobSort, JobStatus, Region } from './enums.ts';
 import { JobFilter, JobLabel } from './filters.ts';
+import { IdToken, JobPermissions } from './identity.ts';
 import { JobInputArtifacts } from './inputs.ts';
 import { JobLogs } from './logs.ts';
 import { JobAnalytics, JobArtifacts, JobUsageSample } from './outputs.ts';
@@ -189,6 +191,19 @@ export const Job = builder.prismaNode('Job', {
     storedVariableNames: t.exposeStringList('variableNames', {
       description:
         'The names of the variables of the repository or namespace that each attempt gets: `variableNames` of `createJob`.',
+    }),
+    idTokens: t.field({
+      type: [IdToken],
+      description: 'The identity tokens that the job gets, without their values.',
+      select: { identity: true },
+      resolve: (job) => [...(readJobIdentity(job).idTokens ?? [])],
+    }),
+    permissions: t.field({
+      type: JobPermissions,
+      nullable: true,
+      description: 'What the job may do in Loam with its own token; null: it has none.',
+      select: { identity: true },
+      resolve: (job) => readJobIdentity(job).permissions ?? null,
     }),
     rerunOf: t.prismaField({
       type: 'Job',

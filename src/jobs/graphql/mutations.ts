@@ -8,6 +8,7 @@ import { REQUEST_RULES } from '../request.ts';
 import { rerunJob } from '../rerun.ts';
 import { Gpu, Region } from './enums.ts';
 import { JobLabelInput } from './filters.ts';
+import { IdTokenInput, JobPermissionsInput } from './identity.ts';
 import { JobArtifactsInput } from './inputs.ts';
 import { Job } from './jobs.ts';
 
@@ -112,6 +113,16 @@ const CreateJobInput = builder.inputType('CreateJobInput', {
     inputs: t.field({
       type: [JobArtifactsInput],
       description: `Artifacts of other jobs that are copied into the working directory before the command starts, up to ${REQUEST_RULES.inputs.maxEntries}. A file that exists is never replaced: the job fails instead.`,
+    }),
+    idTokens: t.field({
+      type: [IdTokenInput],
+      description:
+        'Identity tokens with which the job proves to other systems what it is, up to 10. With a `repo`, only in the namespace of the job, and with the right to push to the branch.',
+    }),
+    permissions: t.field({
+      type: JobPermissionsInput,
+      description:
+        'What the job may do in Loam, with a token in its environment (`LOAM_TOKEN`, for the server at `LOAM_URL`). Nothing by default.',
     }),
   }),
 });

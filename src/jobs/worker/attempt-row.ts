@@ -7,6 +7,8 @@ import type { Prisma } from '../../../prisma/generated/client.ts';
 import type { Config } from '../../base/config/config.ts';
 import type { Logger } from '../../base/log.ts';
 import type { Cluster } from '../../cluster/cluster.ts';
+import type { JobTokens } from '../../identity/job-tokens.ts';
+import type { TokenIssuer } from '../../identity/token-issuer.ts';
 import { toColumnName } from '../../platform/database/keyset.ts';
 import type { Bus } from '../../platform/events/bus.ts';
 import type { Metrics } from '../../platform/metrics/metrics.ts';
@@ -33,6 +35,8 @@ export type Deps = {
   largeFiles: LargeFiles;
   secretBox: SecretBox;
   secretStore: SecretStore;
+  jobTokens: JobTokens;
+  tokenIssuer: TokenIssuer;
   runner: Runner;
   checkout: CheckOutJob;
 };
@@ -74,6 +78,7 @@ const attemptColumns = {
       secrets: true,
       secretNames: true,
       variableNames: true,
+      identity: true,
       outputPath: true,
       inputs: true,
       timeoutMinutes: true,

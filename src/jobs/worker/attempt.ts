@@ -32,6 +32,7 @@ import {
   killAndFail,
   recordExitCode,
 } from './finish.ts';
+import { maskIdTokens, refreshIdTokens } from './id-tokens.ts';
 import { prepare } from './prepare.ts';
 import { createProgressReporter, type ProgressReporter } from './progress-reporter.ts';
 import { retry } from './retry.ts';
@@ -89,7 +90,10 @@ async function runAttempt(
     await killAndFail(deps, attempt, values.problem);
     return true;
   }
-  const begun = await beginAttempt(deps, attempt, values, watch);
+  await using refreshing = new AsyncDisposableStack();
+  const begun = await beginAttempt(deps, attempt, values, watch, (handle) =>
+    refreshing.use(refreshIdTokens(deps, attempt, handle, stopping)),
+  );
   if (stopping.aborted) return false;
   if ('outcome' in begun) {
     span.setAttributes(spanAttributes(begun.outcome));
@@ -100,6 +104,7 @@ async function runAttempt(
   const outcome = await inSpan('run', {}, () =>
     superviseRun(deps, attempt, begun, values.secrets, watch, stopping),
   );
+  await refreshing.disposeAsync();
   if (!outcome || stopping.aborted) return false;
   if (attempt.job.outputPath !== null) {
     await markExited(deps, attempt, outcome);
@@ -168,12 +173,17 @@ async function findPreparedHandle({ runner }: Deps, attempt: Attempt): Promise<H
 /** A started attempt. `isRecorded`: this process has recorded the start. */
 type BegunAttempt = { handle: Handle; isRecorded: boolean };
 
-/** Prepares the attempt and starts it, unless that has been done. @returns its outcome if it cannot start */
+/**
+ * Prepares the attempt and starts it, unless that has been done.
+ * @param onPrepared called before the start, which may take hours in a cluster
+ * @returns its outcome if it cannot start
+ */
 async function beginAttempt(
   deps: Deps,
   attempt: Attempt,
   values: JobValues,
   watch: HoldWatch,
+  onPrepared: (handle: Handle) => void,
 ): Promise<BegunAttempt | { outcome: Outcome }> {
   await using progress = createProgressReporter(deps, attempt);
   const existing = await findPreparedHandle(deps, attempt);
@@ -182,6 +192,7 @@ async function beginAttempt(
     : await inSpan('prepare', {}, () => prepare(deps, attempt, values, progress, watch.ended));
   if ('outcome' in prepared) return prepared;
   const { handle } = prepared;
+  onPrepared(handle);
   return inSpan('start', {}, () => startProcess(deps, attempt, handle, watch, progress));
 }
 
@@ -384,7 +395,10 @@ async function copyLog(
   { handle, secrets, running }: { handle: Handle; secrets: Secrets; running: Promise<void> },
   stopping: AbortSignal,
 ): Promise<void> {
-  const mask = createMask(secrets);
+  const token = { LOAM_TOKEN: deps.jobTokens.tokenOf(attempt.id) };
+  const maskSecrets = createMask({ ...secrets, ...(attempt.job.identity !== null && token) });
+  const mask = (text: string) =>
+    attempt.job.identity === null ? maskSecrets(text) : maskIdTokens(maskSecrets(text));
   const from = attempt.logCursor as LogCursor | null;
   const writer = createAttemptLogWriter(deps, { job: attempt.job, attemptId: attempt.id, from });
   for await (const { lines, cursor } of deps.runner.logs(handle, from, stopping)) {

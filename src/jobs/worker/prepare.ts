@@ -11,10 +11,12 @@ import {
   Unstartable,
 } from '../../runners/runner.ts';
 import type { JobValues } from '../../secrets/secrets.ts';
+import { readJobIdentity, tokenVariables } from '../identity.ts';
 import { readInputs } from '../inputs.ts';
 import { computeOutputLimits } from '../logs/cap.ts';
 import { PHASES } from '../state.ts';
 import type { Attempt, Deps } from './attempt-row.ts';
+import { issueIdTokens } from './id-tokens.ts';
 import { copyInputs } from './inputs.ts';
 import type { ProgressReporter } from './progress-reporter.ts';
 import { isTransient } from './retry.ts';
@@ -35,7 +37,10 @@ export async function prepare(
   const { runner, log } = deps;
   const { id, job } = attempt;
   try {
-    return { handle: await runner.prepare(buildSpec(deps, attempt, values, progress), ended) };
+    const files = readJobIdentity(job).idTokens ? await issueIdTokens(deps, id) : {};
+    if (files === null) return { outcome: { kind: 'lost' } };
+    const spec = buildSpec(deps, attempt, values, files, progress);
+    return { handle: await runner.prepare(spec, ended) };
   } catch (error) {
     if (ended.aborted) return { outcome: { kind: 'lost' } };
     if (isDatabaseUnavailable(error) || isTransient(error)) {
@@ -62,6 +67,7 @@ function buildSpec(
   deps: Deps,
   { id, machine, number, job, hasLargeFiles }: Attempt,
   values: JobValues,
+  files: AttemptSpec['files'],
   { report }: ProgressReporter,
 ): AttemptSpec {
   const { repositoryId, commitSha, outputPath, gpu, gpuCount, cpu, memoryGb } = job;
@@ -81,6 +87,7 @@ function buildSpec(
     const target = { repositoryId, commitSha, hasLargeFiles, dir };
     return deps.checkout({ attemptId: id, ...target, signal, room, ...limits });
   };
+  const given = { ...values.env, ...values.secrets };
   return {
     id,
     machine,
@@ -91,9 +98,10 @@ function buildSpec(
     timeoutMs: job.timeoutMinutes * 60_000,
     log: computeOutputLimits(deps, job),
     report,
+    files,
     env: {
-      ...values.env,
-      ...values.secrets,
+      ...given,
+      ...jobTokenVariables(deps, { id, job }, given),
       JOB_ID: job.id,
       JOB_NAME: job.name,
       JOB_NAMESPACE: job.namespace.name,
@@ -116,4 +124,14 @@ function buildSpec(
           }
         : null,
   };
+}
+
+/** @returns the variables of the job token; none if the job has no permissions */
+function jobTokenVariables(
+  { jobTokens }: Deps,
+  { id, job }: Pick<Attempt, 'id' | 'job'>,
+  given: Readonly<Record<string, string>>,
+): Record<string, string> {
+  const { url, permissions } = readJobIdentity(job);
+  return url && permissions ? tokenVariables(url, jobTokens.tokenOf(id), given) : {};
 }

@@ -16,6 +16,8 @@ type Purpose =
   | 'tokens for large files'
   | 'chunks of large files'
   | 'secrets of jobs'
+  | 'tokens of jobs'
+  | 'identity tokens of jobs'
   | 'secrets of webhooks'
   | 'stored secrets'
   | 'findings of secrets'

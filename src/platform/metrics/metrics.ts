@@ -57,6 +57,8 @@ export type Metrics = Disposable & {
   jobClaimed(pool: { gpu: string; region: string }, waited: number): void;
   attemptEnded(outcome: AttemptOutcome): void;
   logLinesStored(count: number): void;
+  /** Counts identity tokens that were signed for jobs. */
+  identityTokensIssued(count: number): void;
   /** Called while the transfer is running. */
   largeFileBytes(direction: Direction, bytes: number): void;
   largeFileTransferred(direction: Direction, outcome: TransferOutcome): void;
@@ -109,7 +111,7 @@ export function createMetrics({
   }).set({ version: build, commit: commit ?? '', role }, 1);
   const { requests, durations, inProgress, operations, operationDurations, streams } =
     defineRequestMetrics(registers);
-  const { waits, attempts, lines } = defineJobMetrics(registers);
+  const { waits, attempts, lines, identityTokens } = defineJobMetrics(registers);
   const { largeTransfers, largeBytes } = defineLargeFileMetrics(registers);
   const { tries, tryDurations, firstTries, deliveries } = defineWebhookMetrics(registers);
   // Initialized to 0, so that the first event of each series is visible as an increase.
@@ -150,6 +152,7 @@ export function createMetrics({
     jobClaimed: ({ gpu, region }, waited) => waits.observe({ gpu, region }, Math.max(0, waited)),
     attemptEnded: (outcome) => attempts.inc({ outcome }),
     logLinesStored: (count) => lines.inc(count),
+    identityTokensIssued: (count) => identityTokens.inc(count),
     largeFileBytes: (direction, bytes) => largeBytes.inc({ direction }, bytes),
     largeFileTransferred: (direction, outcome) => largeTransfers.inc({ direction, outcome }),
     deliveryTried({ outcome, seconds, sinceEvent }) {
@@ -233,7 +236,12 @@ function defineJobMetrics(registers: Registry[]) {
     help: 'Stored log lines of jobs',
     registers,
   });
-  return { waits, attempts, lines };
+  const identityTokens = new Counter({
+    name: 'loam_job_identity_tokens_total',
+    help: 'Identity tokens signed for jobs',
+    registers,
+  });
+  return { waits, attempts, lines, identityTokens };
 }
 
 function defineLargeFileMetrics(registers: Registry[]) {

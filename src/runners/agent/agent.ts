@@ -18,7 +18,13 @@ import type { ImageProgram } from '../../base/config/slurm.ts';
 import { MOUNTS } from '../runner.ts';
 import { recordFailedStart, type Supervision, supervise } from '../supervisor/supervise.ts';
 import { AgentClient, Refused } from './client.ts';
-import { type AgentClaim, type AgentSpec, LEASE_MS, NO_SERVER_EXIT } from './protocol.ts';
+import {
+  type AgentClaim,
+  type AgentPermission,
+  type AgentSpec,
+  LEASE_MS,
+  NO_SERVER_EXIT,
+} from './protocol.ts';
 import { Sender } from './sender.ts';
 import {
   createContainerLauncher,
@@ -129,7 +135,9 @@ async function runClaimed(
     return error as Error;
   });
   await settleOrAbort(launcher.ready, beforeStart);
-  await client.request('begin', { method: 'POST', signal: beforeStart });
+  const begun = await client.request('begin', { method: 'POST', signal: beforeStart });
+  const { files: provided = spec.files } = (await begun.json()) as AgentPermission;
+  launcher.writeFiles(provided);
   const startedAt = Date.now();
   const { memoryBytes, diskBytes, files, ...work } = spec.work;
   const workSpec = {
@@ -150,6 +158,7 @@ async function runClaimed(
     measureUsage: () => launcher.measureUsage(),
     stop: (how) => signals.stop(how),
     endCommand: () => launcher.endCommand(),
+    writeFiles: (files) => launcher.writeFiles(files),
     interruptedAt: signals.interruptedAt,
   });
   const fail = async (error: Error) =>
@@ -158,7 +167,7 @@ async function runClaimed(
     ? fail(checkoutError)
     : supervise(dir, workSpec, startedAt, {
         fifoDir: launcher.fifoDir,
-        start: (outputs) => launcher.start(spec, outputs),
+        start: (outputs) => launcher.start({ ...spec, files: provided }, outputs),
         onStarted: (supervision) => signals.set(supervision),
         onUp: (started) => sender.setStarted(started),
         onRecorded: (exit) => sender.setExit(exit),

@@ -169,8 +169,7 @@ export function createAgentsRouter({
     await pipeline(createTar({ path: checkoutDir, owner }, Number.POSITIVE_INFINITY), res);
   });
   router.post('/:attempt/begin', claimed, async (_req, res) => {
-    await res.locals.session.begin();
-    res.status(204).end();
+    res.json(await res.locals.session.begin());
   });
   router.put('/:attempt/log', claimed, requireDisk, frames, async (req, res) => {
     if (!Buffer.isBuffer(req.body)) throw invalid(null, 'The body must be frames of a log');

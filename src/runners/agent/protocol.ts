@@ -4,7 +4,7 @@
  *
  *   POST claim     {@link AgentClaim} → {@link AgentSpec}. The first agent gets the attempt, any other 409
  *   GET  checkout  → tar of the working directory, 204 if the job has no repository
- *   POST begin     → 204 when the command may begin; 503 while no worker supervises the attempt
+ *   POST begin     → {@link AgentPermission} when the command may begin; 503 while no worker supervises the attempt
  *   PUT  log       ?offset=N, whole frames of the log → {@link LogPosition}
  *   POST report    {@link AgentReport} → {@link LogPosition}
  *   GET  control   ?seen=V → {@link AgentControl}; answered at the next change, or after 20 seconds
@@ -46,9 +46,14 @@ export type AgentSpec = {
   /** The whole environment of the job, with its secrets. */
   env: Record<string, string>;
   image: string | null;
+  /** Provided to the job, see `AttemptSpec` of the runner. */
+  files: Record<string, string>;
   /** The agent kills the job when it has reached no server for this long, by a clock that runs while the node is suspended. */
   leaseMs: number;
 };
+
+/** `files`: those of the spec, as they are now; unset: they have not changed. */
+export type AgentPermission = { files?: Record<string, string> };
 
 /** `size`: bytes of the log that the worker has. The agent continues there. */
 export type LogPosition = { size: number };
@@ -82,6 +87,8 @@ export type AgentReport = {
 export type AgentControl = {
   version: string;
   signal?: 'TERM' | 'KILL';
+  /** The provided files have this content now. */
+  files?: Record<string, string>;
   /** The worker wants a tar of this path, as the job sees it. */
   output?: { request: string; path: string };
   /** The engine reports the end of the command, so the agent need not wait for the command's own report. */

@@ -158,6 +158,7 @@ class ClusterRunner implements AgentRunner {
       },
       command: spec.command,
       env: spec.env,
+      files: spec.files,
       image,
       leaseMs,
     };
@@ -352,6 +353,11 @@ class ClusterRunner implements AgentRunner {
     const note = `${this.#engine.title} ended the job: it used more memory than it requested.`;
     const times = { startedAt, endedAt: new Date() };
     return { kind: 'exited', exitCode, timedOut: false, outOfMemory: true, note, ...times };
+  }
+
+  async replaceFiles(handle: Handle, files: AttemptSpec['files']): Promise<void> {
+    const session = await this.findSession(String(handle.attempt));
+    session?.replaceFiles(files);
   }
 
   async stats(handle: Handle): Promise<Usage | null> {

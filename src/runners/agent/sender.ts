@@ -39,6 +39,8 @@ type SenderOptions = {
   stop(how: 'TERM' | 'KILL'): void;
   /** The engine reports that the command has ended. */
   endCommand(): void;
+  /** Writes the provided files. */
+  writeFiles(files: Record<string, string>): void;
   /** When the engine signalled this program, in milliseconds since the epoch. */
   interruptedAt(): number | undefined;
 };
@@ -156,7 +158,7 @@ export class Sender {
 
   /** Settles when the worker dismisses the agent. */
   async #receiveControl(): Promise<void> {
-    const { client, stop, endCommand } = this.#options;
+    const { client, stop, endCommand, writeFiles } = this.#options;
     const { signal } = this.#over;
     let seen = '';
     let sentOutput = '';
@@ -169,6 +171,7 @@ export class Sender {
         if (control.isDismissed && this.#hasSentExit) return;
         if (control.isDismissed) throw new Refused('the worker has removed the attempt');
         if (control.signal) stop(control.signal);
+        if (control.files) writeFiles(control.files);
         if (control.isCommandOver) endCommand();
         if (control.output && control.output.request !== sentOutput) {
           await this.#sendOutput(control.output);

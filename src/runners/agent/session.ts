@@ -37,6 +37,7 @@ import { readBootId } from '../supervisor/proc.ts';
 import {
   type AgentClaim,
   type AgentControl,
+  type AgentPermission,
   type AgentReport,
   type AgentSpec,
   CONTROL_MS,
@@ -177,6 +178,10 @@ export class AgentSession {
     if (this.#control.signal !== 'KILL') this.#setControl({ signal: name });
   }
 
+  replaceFiles(files: Record<string, string>): void {
+    this.#setControl({ files });
+  }
+
   endCommand(): void {
     if (!this.#control.isCommandOver) this.#setControl({ isCommandOver: true });
   }
@@ -259,9 +264,9 @@ export class AgentSession {
   }
 
   /** @throws AppError 503 while no worker supervises the attempt, or it may not begin */
-  async begin(): Promise<void> {
+  async begin(): Promise<AgentPermission> {
     if (this.#isClosed) throw over();
-    if (this.hasBegun) return;
+    if (this.hasBegun) return this.#permitted;
     const claim = await this.readClaim();
     const permission = this.#permission;
     if (!permission || !claim) throw refuse(503, 'The worker is not ready yet');
@@ -270,6 +275,12 @@ export class AgentSession {
     if (this.#isClosed) throw over();
     // The agent asks again, until the worker removes the attempt or permits it after all.
     if (!may) throw refuse(503, 'The attempt may not begin');
+    return this.#permitted;
+  }
+
+  get #permitted(): AgentPermission {
+    const { files } = this.#control;
+    return files ? { files } : {};
   }
 
   async #askPermission(permission: Permission, claim: AgentClaim): Promise<boolean> {

@@ -15,7 +15,7 @@ import {
 import { join } from 'node:path';
 import type { ImageProgram } from '../../base/config/slurm.ts';
 import { listGpus } from '../gpus.ts';
-import { SHARED } from '../kubernetes/wrapper.ts';
+import { SHARED, SHARED_DIR } from '../kubernetes/wrapper.ts';
 import {
   BASE_ENV,
   entryCommand,
@@ -26,6 +26,7 @@ import { quoteForShell } from '../process/namespace.ts';
 import { openProcessTree, readTreeUsage } from '../process/tree.ts';
 import { MOUNTS } from '../runner.ts';
 import { imageCommand } from '../slurm/images.ts';
+import { providedVariables, writeProvidedFiles } from '../supervisor/provided-files.ts';
 import { receiveReports } from '../supervisor/reports.ts';
 import type { Work, WorkEnd, WorkOutputs } from '../supervisor/supervise.ts';
 import type { AgentSpec, AgentUsage } from './protocol.ts';
@@ -43,6 +44,8 @@ export type Launcher = {
   /** Settles when the command can begin without delay: in a pod, after the image of the job was pulled. */
   ready: Promise<void>;
   start(spec: AgentSpec, outputs: WorkOutputs): Promise<Work>;
+  /** Writes the provided files. A job that has removed their folder gets no new ones. */
+  writeFiles(files: AgentSpec['files']): void;
   /** Makes the end of the command known, because it can no longer report it itself. */
   endCommand(): void;
   /** Null while the usage is unknown. */
@@ -75,14 +78,18 @@ export function createProcessLauncher(options: ProcessLauncherOptions): Launcher
     isMemoryEnforced: false,
     prepare: () => createFifos(dir, ['out', 'err'], '600'),
     ready: Promise.resolve(),
-    async start({ command, env, image }, { out, err }) {
+    // Not in a folder of the agent, which the container of an image does not have. The job could change it anyway: both have
+    // the same account.
+    writeFiles: (files) => writeFilesOrReport(join(jobDir, 'home', HOME_FILES), files),
+    async start({ command, env, files, image }, { out, err }) {
       const folders = mapMounts((name) => join(jobDir, name));
       const inImage = image !== null;
       if (inImage && !images) throw new Error('this cluster is not configured to run images');
       const dirs = inImage
         ? { HOME: MOUNTS.home, TMPDIR: MOUNTS.tmp }
         : { HOME: folders.home, TMPDIR: folders.tmp };
-      const jobEnv = { ...BASE_ENV, ...dirs, ...env, ...gpuVariables() };
+      const provided = providedVariables(join(dirs.HOME, HOME_FILES), files);
+      const jobEnv = { ...BASE_ENV, ...dirs, ...env, ...provided, ...gpuVariables() };
       const hasGpus = Boolean(process.env.CUDA_VISIBLE_DEVICES);
       const program =
         inImage && images ? imageCommand(images, image, { folders, env: jobEnv, hasGpus }) : null;
@@ -125,6 +132,18 @@ export function createProcessLauncher(options: ProcessLauncherOptions): Launcher
       return used && { ...used, gpuPercent: await measureGpus() };
     },
   };
+}
+
+/** The folder of the provided files in the home of the job. */
+const HOME_FILES = '.loam';
+
+/** A file that cannot be written must end neither the agent nor the job. @param mode in a pod, the job may be another user */
+function writeFilesOrReport(dir: string, files: AgentSpec['files'], mode?: number): void {
+  try {
+    if (Object.keys(files).length > 0) writeProvidedFiles(dir, files, null, mode);
+  } catch (error) {
+    console.error('The files for the job could not be written:', error);
+  }
 }
 
 function mapMounts(toPath: (name: string) => string): Record<keyof typeof MOUNTS, string> {
@@ -215,14 +234,16 @@ export function createContainerLauncher(dir: string): Launcher {
     },
     ready: ready.promise,
     endCommand,
-    async start({ command, env }, { closed }) {
+    writeFiles: (files) => writeFilesOrReport(fileOf(SHARED.files), files, 0o444),
+    async start({ command, env, files }, { closed }) {
       // The shell was killed. Its last report, if there is one, arrives within the time of `reports.end`.
       void closed.then(() => setTimeout(endCommand, LAST_REPORT_MS));
       // Open for reading too, so that writing never fails while the shell does not read.
       const control = openSync(fileOf(SHARED.control), constants.O_RDWR | constants.O_NONBLOCK);
       const send = (signal: 'TERM' | 'KILL') => void writeSync(control, `${signal}\n`);
       const folder = { HOME: MOUNTS.home, TMPDIR: MOUNTS.tmp };
-      const script = `${environmentScript({ ...folder, ...env }, MOUNTS.work)}exec /bin/sh -c ${quoteForShell(command)}\n`;
+      const provided = providedVariables(join(SHARED_DIR, SHARED.files), files);
+      const script = `${environmentScript({ ...folder, ...env, ...provided }, MOUNTS.work)}exec /bin/sh -c ${quoteForShell(command)}\n`;
       writeFileSync(fileOf(`${SHARED.start}.new`), script, { mode: 0o644 });
       renameSync(fileOf(`${SHARED.start}.new`), fileOf(SHARED.start));
       return {

@@ -6,13 +6,15 @@
  *   gate/             the start barrier, see `start-barrier.ts`
  *   record/           files of the recorder, see `recorder.ts`
  *   work, tmp, home   the job's folders, accessible to its user alone; on a remote engine they exist in the container only
+ *   files             provided to the job, see `../supervisor/provided-files.ts`; not used on a remote engine
  *   stop.json         why and when the server stopped the attempt; written before the signal is sent
  *   unstartable.json  why the container can never start
  */
 import { chmod, mkdir, open, readFile, rename } from 'node:fs/promises';
 import { join } from 'node:path';
-import { MOUNTS } from '../runner.ts';
+import { type AttemptSpec, MOUNTS } from '../runner.ts';
 import { changeOwner } from '../supervisor/ownership.ts';
+import { writeProvidedFiles } from '../supervisor/provided-files.ts';
 import { createBarrierDir } from './start-barrier.ts';
 
 /** User and group of the job's processes and files. */
@@ -52,6 +54,16 @@ export async function createAttemptDir(attemptDir: string): Promise<void> {
   await mkdir(attemptDir, { mode: 0o700 });
   await createBarrierDir(attemptDir);
   for (const name of ['tmp', 'home']) await mkdir(join(attemptDir, name), { mode: 0o700 });
+}
+
+/** The folder of the provided files. */
+export function filesDir(attemptDir: string): string {
+  return join(attemptDir, 'files');
+}
+
+/** Writes the provided files for the job's user. Only root can change their user. */
+export function writeFiles(attemptDir: string, files: AttemptSpec['files'], owner: Owner): void {
+  writeProvidedFiles(filesDir(attemptDir), files, process.getuid?.() === 0 ? owner : null);
 }
 
 /** The job's folders: `from` on this machine, `to` in the container. */

@@ -5,9 +5,10 @@
 import { posix } from 'node:path';
 import type Docker from 'dockerode';
 import { buildGpuVariables } from '../gpus.ts';
-import { MOUNTS, RunnerFault } from '../runner.ts';
+import { type AttemptSpec, FILES_DIR, MOUNTS, RunnerFault } from '../runner.ts';
 import type { JobLimits } from '../supervisor/limits.ts';
-import { listJobFolders, type Owner } from './attempt-dir.ts';
+import { providedVariables } from '../supervisor/provided-files.ts';
+import { filesDir, listJobFolders, type Owner } from './attempt-dir.ts';
 import { type Engine, EngineError } from './engine.ts';
 import type { EngineFacts } from './engine-facts.ts';
 import type { Image } from './images.ts';
@@ -37,6 +38,7 @@ type ContainerSpec = {
   owner: Owner;
   command: string;
   env: Record<string, string>;
+  files: AttemptSpec['files'];
   /** UUIDs, because indices depend on the order in which the machine detects its GPUs. */
   gpus: readonly string[];
   timeoutMs: number;
@@ -58,12 +60,19 @@ export function buildContainerOptions(spec: ContainerSpec): Docker.ContainerCrea
   const labels = { [LABEL_WORKER]: workerId, [LABEL_ATTEMPT]: attemptId };
   const isRemote = attemptDir === null;
   const barrier = buildStartBarrier({ ...spec, isOpen: isRemote });
-  const mounts = isRemote ? [] : mountJobFolders(attemptDir, barrier.containerPath);
+  const provided = Object.keys(spec.files).length > 0;
+  const mounts = isRemote
+    ? []
+    : [
+        ...mountJobFolders(attemptDir, barrier.containerPath),
+        ...(provided ? [mountFolder(filesDir(attemptDir), FILES_DIR, true)] : []),
+      ];
   const env = {
     HOME: MOUNTS.home,
     TMPDIR: MOUNTS.tmp,
     USER: 'job',
     ...spec.env,
+    ...providedVariables(FILES_DIR, spec.files),
     ...buildGpuVariables(spec.gpus),
     ...barrier.env,
   };

@@ -7,7 +7,7 @@ import { once } from 'node:events';
 import { PassThrough } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { pack } from 'tar-stream';
-import { MOUNTS } from '../runner.ts';
+import { type AttemptSpec, FILES_DIR, MOUNTS } from '../runner.ts';
 import type { Owner } from './attempt-dir.ts';
 import type { Engine } from './engine.ts';
 
@@ -23,6 +23,21 @@ export async function createRemoteFolders(target: Target, { uid, gid }: Owner): 
   const archive = pack();
   for (const path of Object.values(MOUNTS))
     archive.entry({ name: `${path.slice(1)}/`, type: 'directory', mode: 0o700, uid, gid });
+  archive.finalize();
+  await send(target, archive.pipe(new PassThrough()), new AbortController().signal);
+}
+
+/** Creates or replaces the provided files of a container that may run. Their folder belongs to the container's root. */
+export async function sendFiles(
+  target: Target,
+  files: AttemptSpec['files'],
+  { uid, gid }: Owner,
+): Promise<void> {
+  const archive = pack();
+  const dir = FILES_DIR.slice(1);
+  archive.entry({ name: `${dir}/`, type: 'directory', mode: 0o755, uid: 0, gid: 0 });
+  for (const [name, content] of Object.entries(files))
+    archive.entry({ name: `${dir}/${name}`, mode: 0o400, uid, gid }, content);
   archive.finalize();
   await send(target, archive.pipe(new PassThrough()), new AbortController().signal);
 }

@@ -43,6 +43,7 @@ import {
   readRecord,
   type StopRequest,
   setFolderOwner,
+  writeFiles,
   writeRecord,
 } from './attempt-dir.ts';
 import {
@@ -63,7 +64,7 @@ import { type ContainerNetwork, type NetworkOptions, openContainerNetwork } from
 import { findOrphans } from './orphans.ts';
 import { readContainerState } from './outcome.ts';
 import { createRecordDir, openRecordings, type Recordings } from './recordings.ts';
-import { createRemoteFolders, sendCheckout } from './remote-folders.ts';
+import { createRemoteFolders, sendCheckout, sendFiles } from './remote-folders.ts';
 import { openSharedCgroup, type SharedCgroup } from './shared-cgroup.ts';
 import { readBarrierOpening } from './start-barrier.ts';
 import { removeContainer, removeUnstarted, startContainer } from './start-container.ts';
@@ -274,6 +275,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
     else await mkdir(work);
     abort.throwIfAborted();
     await setFolderOwner(attemptDir, owner);
+    if (!isRemote && Object.keys(spec.files).length > 0) writeFiles(attemptDir, spec.files, owner);
     const gpuUuids = gpus.map(({ uuid }) => uuid);
     await this.#createContainer(spec, { image, owner, limits, isRemote, gpuUuids });
     if (isRemote) await this.#sendFolders(spec, owner, abort);
@@ -307,6 +309,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
       owner,
       command: spec.command,
       env: spec.env,
+      files: spec.files,
       gpus: gpuUuids,
       timeoutMs: spec.timeoutMs,
       graceMs: this.#graceMs,
@@ -325,6 +328,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
     const attemptDir = this.#attemptDirOf(spec.id);
     const target = { engine, container: containerName(spec.id) };
     await createRemoteFolders(target, owner);
+    if (Object.keys(spec.files).length > 0) await sendFiles(target, spec.files, owner);
     if (spec.checkout) await sendCheckout(target, attemptDir, abort);
     await removal.discard(join(attemptDir, 'work'));
   }
@@ -444,6 +448,14 @@ export class DockerRunner implements Runner, AsyncDisposable {
     this.#stopEvents.addEventListener(String(handle.attempt), () => resolve(), options);
     signal.addEventListener('abort', () => resolve(), { once: true });
     return promise;
+  }
+
+  async replaceFiles(handle: Handle, files: AttemptSpec['files']): Promise<void> {
+    const { engine, container, attemptDir } = this.#supervised(handle);
+    const record = await readRecord(attemptDir, 'attempt');
+    if (!record) return;
+    if (record.remote) await sendFiles({ engine, container }, files, record.owner);
+    else writeFiles(attemptDir, files, record.owner);
   }
 
   async stats(handle: Handle): Promise<Usage | null> {

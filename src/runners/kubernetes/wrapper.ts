@@ -23,6 +23,8 @@ export const SHARED = {
   control: 'control',
   /** A shell script that sets the environment and runs the command. It appears complete, by rename, and begins the command. */
   start: 'start',
+  /** The folder of the provided files. */
+  files: 'files',
 } as const;
 
 /** The shared folder, in both containers. The job cannot change it, but can open the FIFOs. */

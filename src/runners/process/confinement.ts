@@ -11,7 +11,7 @@ import { basename, join } from 'node:path';
 import { ConfigError } from '../../base/config/config.ts';
 import { findExposedSecrets } from '../../base/config/environment.ts';
 import { run } from '../../platform/processes/starter.ts';
-import { MOUNTS, type NetworkMode } from '../runner.ts';
+import { type AttemptSpec, FILES_DIR, MOUNTS, type NetworkMode } from '../runner.ts';
 import {
   type Account,
   type Accounts,
@@ -20,6 +20,7 @@ import {
 } from '../supervisor/accounts.ts';
 import { changeOwner } from '../supervisor/ownership.ts';
 import { limitMark, USES_LIMIT_MARK } from '../supervisor/proc.ts';
+import { providedVariables, writeProvidedFiles } from '../supervisor/provided-files.ts';
 import { setprivPrefix } from '../supervisor/user.ts';
 import { bubblewrapOptions } from './bubblewrap.ts';
 import { cleanupIpc } from './cleanup-ipc.ts';
@@ -63,6 +64,7 @@ export type ConfinedJob = {
   attempt: string;
   command: string;
   env: Record<string, string>;
+  files: AttemptSpec['files'];
   devices: readonly string[];
 };
 
@@ -179,6 +181,13 @@ export class Confinement {
     for (const each of folders) chmodSync(each, 0o700);
   }
 
+  /** Writes the files that the job can read and not change. Their folder belongs to the server. */
+  async writeFiles(folder: string, files: AttemptSpec['files']): Promise<void> {
+    const account = await this.#findings.accounts?.find(folder);
+    const owner = account ? { uid: account.uid, gid: account.uid } : null;
+    writeProvidedFiles(join(folder, FILES), files, owner);
+  }
+
   /** Kills all processes of the attempt's user. In a sandbox they have died with its first process. */
   async killProcesses(folder: string): Promise<void> {
     if (this.sandbox === 'none') await this.#findings.accounts?.killProcesses(folder);
@@ -208,7 +217,10 @@ export class Confinement {
       argv: [...prefix, ...entryCommand(job.command)],
       cwd: '/',
       setup: null,
-      env: environmentScript({ ...BASE_ENV, ...dirs, ...job.env }, join(folder, 'work')),
+      env: environmentScript(
+        { ...BASE_ENV, ...dirs, ...job.env, ...providedVariables(join(folder, FILES), job.files) },
+        join(folder, 'work'),
+      ),
       uid: account?.uid ?? null,
       network: null,
     };
@@ -217,22 +229,27 @@ export class Confinement {
   #composeSandboxed(
     sandbox: 'bubblewrap' | 'unshare',
     folder: string,
-    { command, env, devices }: ConfinedJob,
+    { command, env, files: provided, devices }: ConfinedJob,
     { account, internet }: AttemptResources,
   ): Command {
     const { machineMounts, userFiles, root } = this.#findings;
     const files = userFiles(account?.uid ?? 1000, internet?.nameserver);
+    const hasFiles = Object.keys(provided).length > 0;
     const mounts = [
       ...machineMounts(),
       ...(this.network === 'host' ? [RESOLV_CONF_MOUNT] : []),
       ...devices.map((path): Mount => ({ kind: 'device', from: path, to: path })),
       ...listAttemptMounts(folder, files),
+      ...(hasFiles ? [{ kind: 'read', from: join(folder, FILES), to: FILES_DIR } as const] : []),
     ];
     const dirs = { HOME: MOUNTS.home, TMPDIR: MOUNTS.tmp };
     const view = { mounts, root, uid: account?.uid ?? null };
     return {
       ...sandboxCommand(sandbox, view, this.network === 'none' ? 'none' : 'shared', command),
-      env: environmentScript({ ...BASE_ENV, ...dirs, ...env }, MOUNTS.work),
+      env: environmentScript(
+        { ...BASE_ENV, ...dirs, ...env, ...providedVariables(FILES_DIR, provided) },
+        MOUNTS.work,
+      ),
       network: internet?.spec ?? null,
     };
   }
@@ -263,6 +280,9 @@ function sandboxCommand(
     setup: options.map((option) => `${option}\0`).join(''),
   };
 }
+
+/** The folder of the provided files in the folder of an attempt. */
+const FILES = 'files';
 
 /** The FIFOs that the shim reads. Node itself cannot create FIFOs. */
 const OUTPUTS = ['out', 'err'];

@@ -195,11 +195,13 @@ class LocalProcessRunner implements ProcessRunner {
     writeFileSync(join(folder, 'reserve'), this.#reserve, { mode: 0o600 });
     writeFileSync(join(folder, 'log'), '', { mode: 0o600 });
     await confinement.giveFolders(folder, resources);
+    if (Object.keys(spec.files).length > 0) await confinement.writeFiles(folder, spec.files);
     const access = resolveGpuAccess(taken);
     const job = {
       attempt: id,
       command: spec.command,
       env: { ...spec.env, ...access.env },
+      files: spec.files,
       devices: access.devices,
     };
     const command = await confinement.compose(folder, job, resources);
@@ -319,6 +321,11 @@ class LocalProcessRunner implements ProcessRunner {
         isQuiet = !(await changes.next());
       },
     };
+  }
+
+  async replaceFiles(handle: Handle, files: AttemptSpec['files']): Promise<void> {
+    const folder = this.#folder(handle);
+    if (existsSync(folder)) await this.#parts.confinement.writeFiles(folder, files);
   }
 
   async stats(handle: Handle): Promise<Usage | null> {

@@ -6,7 +6,7 @@ import { openKubernetesEngine } from '../../../src/runners/kubernetes/engine.ts'
 import { agentRunner } from '../../support/agent-runner.ts';
 import { type KubeCluster, openKubeCluster } from '../../support/kube/kube.ts';
 import { has } from '../../support/needs.ts';
-import { runnerContract } from '../../support/runner.contract.ts';
+import { filesContract, runnerContract } from '../../support/runner.contract.ts';
 
 let cluster: KubeCluster;
 
@@ -25,4 +25,5 @@ function kubernetesRunner() {
 
 describe('kubernetes', () => {
   runnerContract(kubernetesRunner, 'kubernetes');
+  filesContract(kubernetesRunner, 'kubernetes');
 });

@@ -5,7 +5,7 @@ import { createLog } from '../../../src/base/log.ts';
 import { openSlurmEngine } from '../../../src/runners/slurm/engine.ts';
 import { agentRunner } from '../../support/agent-runner.ts';
 import { has } from '../../support/needs.ts';
-import { runnerContract } from '../../support/runner.contract.ts';
+import { filesContract, runnerContract } from '../../support/runner.contract.ts';
 import { openSlurmCluster, type SlurmCluster } from '../../support/slurm/slurm.ts';
 
 let cluster: SlurmCluster;
@@ -23,4 +23,5 @@ function slurmRunner() {
 
 describe('slurm', () => {
   runnerContract(slurmRunner, 'slurm');
+  filesContract(slurmRunner, 'slurm');
 });

@@ -9,12 +9,19 @@ import type { Outcome } from '../../../src/runners/runner.ts';
 import { BUSYBOX, changedImage, docker, dockerRunner } from '../../support/docker.ts';
 import { eventually } from '../../support/eventually.ts';
 import { needs } from '../../support/needs.ts';
-import { allLines, attemptSpec, runnerContract, runToEnd } from '../../support/runner.contract.ts';
+import {
+  allLines,
+  attemptSpec,
+  filesContract,
+  runnerContract,
+  runToEnd,
+} from '../../support/runner.contract.ts';
 
 const never = new AbortController().signal;
 
 describe('docker', () => {
   runnerContract(() => dockerRunner(), 'docker');
+  filesContract(() => dockerRunner(), 'docker');
 });
 
 test('lines that arrive while earlier ones are stored form one batch', async (ctx) => {

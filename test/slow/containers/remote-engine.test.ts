@@ -17,7 +17,12 @@ import { remote, Workspace } from '../../support/git.ts';
 import { type Client, startApp } from '../../support/harness.ts';
 import { has, needs } from '../../support/needs.ts';
 import { type OwnEngine, startOwnEngine } from '../../support/own-engine.ts';
-import { attemptSpec, runnerContract, runToEnd } from '../../support/runner.contract.ts';
+import {
+  attemptSpec,
+  filesContract,
+  runnerContract,
+  runToEnd,
+} from '../../support/runner.contract.ts';
 import { startServers } from '../../support/servers.ts';
 import { cancel, job, lines, submit, until } from '../../support/submit.ts';
 
@@ -39,6 +44,7 @@ const open = () => dockerRunner({ docker: engine.config, engine: 'far' });
 
 describe('the contract', () => {
   runnerContract(open, 'docker', 'root');
+  filesContract(open, 'docker', 'root');
 });
 
 test('whether an engine is local is probed, and not derived from its address', async () => {

@@ -3,14 +3,21 @@ import { describe, expect, test } from 'vitest';
 import { eventually } from '../../support/eventually.ts';
 import { processRunner } from '../../support/process-runner.ts';
 import { listCommandLines } from '../../support/processes.ts';
-import { attemptSpec, runnerContract, runToEnd } from '../../support/runner.contract.ts';
+import {
+  attemptSpec,
+  filesContract,
+  runnerContract,
+  runToEnd,
+} from '../../support/runner.contract.ts';
 
 describe('process, sandboxed by util-linux', () => {
   runnerContract(() => processRunner('unshare'), 'unshare');
+  filesContract(() => processRunner('unshare'), 'unshare');
 });
 
 describe('process, without a sandbox', () => {
   runnerContract(() => processRunner('none'));
+  filesContract(() => processRunner('none'));
 
   test('a daemon that left the process tree and holds stdout ends with the job', async () => {
     await using made = await processRunner('none');

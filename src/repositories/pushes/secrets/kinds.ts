@@ -74,6 +74,7 @@ const base64url = (length: number | string) => `([0-9A-Za-z_-]{${length}})(?![0-
 
 /** The patterns follow the documentation of the issuers. */
 export const KINDS: readonly Kind[] = [
+  { name: 'a token of a Loam job', hint: 'loam_job_', pattern: `loam_job_${alphanumeric(90)}` },
   { name: 'a Loam access token', hint: 'loam_pat_', pattern: `loam_pat_${alphanumeric(46)}` },
   {
     name: 'an AWS access key id',

@@ -1,0 +1,184 @@
+/**
+ * The identity tokens of running attempts (`../identity.ts`). They are issued before the start and again at half their
+ * lifetime. Each time, the claims come from the database, and the creator of the job must still be allowed to run it.
+ */
+import { setTimeout as delay } from 'node:timers/promises';
+import type pg from 'pg';
+import type { Logger } from '../../base/log.ts';
+import { MAX_TOKEN_SECONDS, type TokenIssuer } from '../../identity/token-issuer.ts';
+import type { Metrics } from '../../platform/metrics/metrics.ts';
+import { sourceRef } from '../../repositories/repositories.ts';
+import { type AttemptSpec, type Handle, type Runner, Unstartable } from '../../runners/runner.ts';
+import { readJobIdentity } from '../identity.ts';
+
+type Deps = { pool: pg.Pool; metrics: Metrics; tokenIssuer: TokenIssuer };
+
+/** Pause after a failure, such as a runner that does not answer. */
+const RETRY_MS = 10_000;
+
+/** All that a token says. Names are the current ones, because others may have the earlier names now. */
+type Source = {
+  jobId: string;
+  job: string;
+  identity: unknown;
+  timeoutMinutes: number;
+  namespaceId: string;
+  namespace: string;
+  /** Whether the job was created with a repository. */
+  hasRepository: boolean;
+  /** Null: it was deleted, or is in another namespace now. */
+  repositoryId: string | null;
+  repository: string | null;
+  branch: string | null;
+  snapshotId: string | null;
+  tag: string | null;
+  commitSha: string | null;
+  actorId: string | null;
+  actor: string | null;
+  mayRun: boolean;
+};
+
+const SOURCE = `
+  select j.id as "jobId", j.name as job, j.identity, j.timeout_minutes as "timeoutMinutes",
+    n.id as "namespaceId", n.name as namespace, j.repo is not null as "hasRepository",
+    r.id as "repositoryId", r.name as repository, j.branch, j.snapshot_id as "snapshotId", j.tag,
+    j.commit_sha as "commitSha", u.id as "actorId", u.username as actor,
+    coalesce(u.disabled_at is null and (u.operator or n.user_id = u.id or exists (
+      select from members m where m.namespace_id = n.id and m.user_id = u.id and m.role in ('write', 'admin'))),
+      false) as "mayRun"
+  from jobs j join namespaces n on n.id = j.namespace_id
+    left join repositories r on r.id = j.repository_id and r.namespace_id = j.namespace_id
+    left join users u on u.id = j.created_by_id
+  where j.attempt_id = $1`;
+
+/**
+ * Issues the tokens of an attempt: variable → token.
+ * @returns null when the attempt no longer holds its job
+ * @throws Unstartable when the job may not have them any more
+ */
+export async function issueIdTokens(
+  { pool, metrics, tokenIssuer }: Deps,
+  attemptId: string,
+): Promise<AttemptSpec['files'] | null> {
+  const { rows } = await pool.query<Source>(SOURCE, [attemptId]);
+  const [source] = rows;
+  if (!source) return null;
+  const { url = '', idTokens = [] } = readJobIdentity(source);
+  if (idTokens.length === 0) return {};
+  const refusal = whyRefused(source);
+  if (refusal) throw new Unstartable(`The job gets no identity tokens: ${refusal}`);
+  const claims = {
+    issuer: url,
+    subject: subjectOf(source),
+    lifetimeSeconds: lifetimeOf(source),
+    others: otherClaims(source),
+  };
+  const tokens = await Promise.all(
+    idTokens.map(async ({ variable, audience }) => [
+      variable,
+      await tokenIssuer.sign({ ...claims, audience }),
+    ]),
+  );
+  metrics.identityTokensIssued(tokens.length);
+  return Object.fromEntries(tokens);
+}
+
+function whyRefused({ actor, mayRun, hasRepository, repositoryId }: Source): string | undefined {
+  if (actor === null) return 'the user who created it was deleted';
+  if (!mayRun) return `${actor}, who created it, may not run jobs in its namespace any more`;
+  if (hasRepository && repositoryId === null)
+    return 'its repository was deleted or moved to another namespace';
+  return undefined;
+}
+
+function lifetimeOf({ timeoutMinutes }: Pick<Source, 'timeoutMinutes'>): number {
+  return Math.min(timeoutMinutes * 60, MAX_TOKEN_SECONDS);
+}
+
+/** Names of repositories and refs contain no `:`, so each subject can be read in one way only. */
+function subjectOf(source: Source): string {
+  const { namespace, repository } = source;
+  if (repository === null) return `namespace:${namespace}`;
+  return `repo:${namespace}/${repository}:ref:${sourceRef(source)}`;
+}
+
+function otherClaims(source: Source): Record<string, string> {
+  const { repositoryId, repository, commitSha, namespace } = source;
+  return {
+    namespace,
+    namespace_id: source.namespaceId,
+    ...(repositoryId !== null && {
+      repository: `${namespace}/${repository}`,
+      repository_id: repositoryId,
+      ref: sourceRef(source) ?? '',
+      sha: commitSha ?? '',
+    }),
+    job: source.job,
+    job_id: source.jobId,
+    actor: source.actor ?? '',
+    actor_id: source.actorId ?? '',
+  };
+}
+
+/** Refreshes the tokens of an attempt until it is disposed of, or the server stops. */
+export function refreshIdTokens(
+  deps: RefreshDeps,
+  attempt: RefreshedAttempt,
+  handle: Handle,
+  stopping: AbortSignal,
+): AsyncDisposable {
+  const over = new AbortController();
+  const signal = AbortSignal.any([over.signal, stopping]);
+  const working = refreshUntilAborted(deps, attempt, handle, signal);
+  return {
+    async [Symbol.asyncDispose]() {
+      over.abort();
+      await working;
+    },
+  };
+}
+
+type RefreshDeps = Deps & { runner: Runner; log: Logger };
+type RefreshedAttempt = {
+  id: string;
+  job: { id: string; timeoutMinutes: number; identity: unknown };
+};
+
+/**
+ * Replaces the tokens in the files of the attempt: at once, because the attempt may have waited for its
+ * start or for its worker, and then at half their lifetime. When the job may not have them any more, the last ones expire.
+ */
+async function refreshUntilAborted(
+  deps: RefreshDeps,
+  attempt: RefreshedAttempt,
+  handle: Handle,
+  signal: AbortSignal,
+): Promise<void> {
+  const { runner, log } = deps;
+  const { id, job } = attempt;
+  if (!readJobIdentity(job).idTokens) return;
+  const pause = (ms: number) => delay(ms, undefined, { signal }).catch(() => {});
+  while (!signal.aborted) {
+    try {
+      const tokens = await issueIdTokens(deps, id);
+      if (tokens === null) return;
+      await runner.replaceFiles(handle, tokens);
+      await pause((lifetimeOf(job) * 1_000) / 2);
+    } catch (error) {
+      if (error instanceof Unstartable)
+        return log.warn({ job: job.id }, `${error.message}. The last ones expire.`);
+      if (!signal.aborted)
+        log.warn({ err: error, job: job.id }, 'Cannot replace the identity tokens of a job');
+      await pause(RETRY_MS);
+    }
+  }
+}
+
+/** All RS256 tokens of this server have this form; which keys they name does not matter. */
+const ID_TOKEN =
+  /eyJhbGciOiJSUzI1NiIsInR5cCI6IkpXVCIsImtpZCI6I[\w-]{20,200}\.[\w-]{20,4000}\.[\w-]{100,2000}/g;
+
+/** Replaces identity tokens in a text by `***`, also those that another process has issued. */
+export function maskIdTokens(text: string): string {
+  return text.includes('eyJhbGciOiJSUzI1Ni') ? text.replace(ID_TOKEN, '***') : text;
+}
