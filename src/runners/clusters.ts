@@ -18,6 +18,8 @@ type Options = {
   worker: string;
   /** Network of jobs on Kubernetes. Slurm has no other than that of the node. */
   network: NetworkMode | undefined;
+  /** Non-public IPv4 networks that jobs in Kubernetes may reach. */
+  allow: readonly string[];
   log: Logger;
 };
 
@@ -32,14 +34,14 @@ export type OpenedClusters = {
 
 /** @throws ConfigError when a cluster cannot be used as it is configured */
 export async function openClusters(
-  { clusters, dataDir, agentUrl, leaseMs, worker, network, log }: Options,
+  { clusters, dataDir, agentUrl, leaseMs, worker, network, allow, log }: Options,
   cleanup: AsyncDisposableStack,
 ): Promise<OpenedClusters> {
   const program = requireAgentProgram();
   const runners: Record<string, AgentRunner> = {};
   for (const cluster of clusters) {
     const { name, regions, options } = cluster;
-    const engine = await openEngine(cluster, { agentUrl, worker, network, log });
+    const engine = await openEngine(cluster, { agentUrl, worker, network, allow, log });
     runners[name] = cleanup.use(
       await openAgentRunner({
         engine,
@@ -78,11 +80,17 @@ export async function openClusters(
 /** Loaded on demand, to save memory on servers without such clusters. */
 async function openEngine(
   cluster: ClusterConfig,
-  { agentUrl, worker, network, log }: Pick<Options, 'agentUrl' | 'worker' | 'network' | 'log'>,
+  {
+    agentUrl,
+    worker,
+    network,
+    allow,
+    log,
+  }: Pick<Options, 'agentUrl' | 'worker' | 'network' | 'allow' | 'log'>,
 ): Promise<ClusterEngine> {
   if (cluster.kind === 'kubernetes') {
     const { openKubernetesEngine } = await import('./kubernetes/engine.ts');
-    return openKubernetesEngine({ config: cluster.options, agentUrl, worker, network, log });
+    return openKubernetesEngine({ config: cluster.options, agentUrl, worker, network, allow, log });
   }
   if (network !== undefined && network !== 'host')
     log.warn(

@@ -39,7 +39,7 @@ export type OpenedRunner = Runner &
 /** @throws ConfigError when a configured runner does not work here */
 export async function openRunner(options: Options): Promise<OpenedRunner> {
   const { config, agentUrl, worker, log } = options;
-  const { runner: mode, dataDir, jobNetwork: network } = config;
+  const { runner: mode, dataDir, jobNetwork: network, jobAllow: allow } = config;
   await using cleanup = new AsyncDisposableStack();
   const own = mode === 'none' ? null : await openOwnMachines(options, mode, cleanup);
   if (!config.clusters) {
@@ -56,7 +56,7 @@ export async function openRunner(options: Options): Promise<OpenedRunner> {
   const { clusters, ownMachines, agentLeaseMinutes } = config;
   const leaseMs = agentLeaseMinutes * 60_000;
   const opened = await openClusters(
-    { clusters, dataDir, agentUrl, leaseMs, worker, network, log },
+    { clusters, dataDir, agentUrl, leaseMs, worker, network, allow, log },
     cleanup,
   );
   const { runners, findSession, program } = opened;
@@ -226,6 +226,7 @@ async function openEngine(
     },
     network: {
       mode: config.jobNetwork,
+      allow: config.jobAllow,
       prepared: network ?? config.containers.network,
       runtime: config.containers.runtime,
     },
@@ -251,6 +252,7 @@ function openProcesses({ config, hidden, log }: Options, gpus?: GpuLedger) {
     hidden,
     // With `docker` no process is started, and the configured network may work only for containers.
     network: config.runner === 'docker' ? undefined : config.jobNetwork,
+    allow: config.jobAllow,
     uids: config.jobUids,
     gpus,
     log,

@@ -41,3 +41,40 @@ export function isPublicAddress(address: string): boolean {
   if (isIP(address) !== 6) return false;
   return assigned6.check(address, 'ipv6') && !nonPublic6.check(address, 'ipv6');
 }
+
+type Block = { start: number; bits: number };
+
+/** Removes networks from ranges, all IPv4 addresses or CIDRs. A range around a removed network is split. */
+export function subtractNetworks(ranges: readonly string[], removed: readonly string[]): string[] {
+  const holes = removed.map(parseBlock);
+  return ranges.flatMap((range) =>
+    holes
+      .reduce((rest, hole) => rest.flatMap((block) => subtract(block, hole)), [parseBlock(range)])
+      .map(formatBlock),
+  );
+}
+
+/** Two blocks are apart, or one contains the other. */
+function subtract(block: Block, hole: Block): Block[] {
+  if (contains(hole, block)) return [];
+  if (!contains(block, hole)) return [block];
+  const bits = block.bits + 1;
+  const halves = [block.start, block.start + 2 ** (32 - bits)];
+  return halves.flatMap((start) => subtract({ start, bits }, hole));
+}
+
+function contains(outer: Block, inner: Block): boolean {
+  const size = 2 ** (32 - outer.bits);
+  return outer.bits <= inner.bits && Math.floor(inner.start / size) * size === outer.start;
+}
+
+function parseBlock(text: string): Block {
+  const [address = '', length = '32'] = text.split('/');
+  const bits = Number(length);
+  const number = address.split('.').reduce((sum, byte) => sum * 256 + Number(byte), 0);
+  return { start: number - (number % 2 ** (32 - bits)), bits };
+}
+
+function formatBlock({ start, bits }: Block): string {
+  return `${[24, 16, 8, 0].map((shift) => Math.floor(start / 2 ** shift) % 256).join('.')}/${bits}`;
+}

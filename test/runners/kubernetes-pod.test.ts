@@ -204,7 +204,11 @@ test('a field that the server drops is noticed', () => {
 });
 
 test('the network policy blocks private networks, and lets the agent reach its server', () => {
-  const options = { workerLabel: 'w1', agentUrl: 'http://loam.internal:3000' } as const;
+  const options = {
+    workerLabel: 'w1',
+    agentUrl: 'http://loam.internal:3000',
+    allow: ['10.9.0.1'],
+  } as const;
   const { spec } = buildNetworkPolicy({ ...options, network: 'internet' }, ['10.1.2.3']);
   expect(spec).toMatchObject({
     podSelector: { matchLabels: { 'loam/worker': 'w1' } },
@@ -216,6 +220,7 @@ test('the network policy blocks private networks, and lets the agent reach its s
     cidr: '0.0.0.0/0',
     except: expect.arrayContaining(['169.254.0.0/16', '10.0.0.0/8', '192.168.0.0/16']),
   });
+  expect(internet?.to).toContainEqual({ ipBlock: { cidr: '10.9.0.1/32' } });
   expect(spec?.egress).toContainEqual({
     to: [{ ipBlock: { cidr: '10.1.2.3/32' } }],
     ports: [{ protocol: 'TCP', port: 3000 }],

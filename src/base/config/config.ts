@@ -111,6 +111,8 @@ export type Config = {
   gitTransfers: number;
   /** Network access of jobs; unset: `internet` where that is available, else `host`. */
   jobNetwork?: 'internet' | 'none' | 'host';
+  /** IPv4 networks that jobs may reach although they are not public. */
+  jobAllow: string[];
   /** User ids for jobs, first and last included; used when the server runs as root. */
   jobUids: { first: number; last: number };
   /** Retention of events in days. */
@@ -252,6 +254,11 @@ export const VARIABLES = {
     'network access of jobs: internet, none or host; unset: internet where slirp4netns works, else host',
     kinds.oneOf('internet', 'none', 'host'),
   ],
+  LOAM_JOB_ALLOW: [
+    '',
+    'non-public networks that jobs may reach all the same, such as the address of this service: IPv4 addresses and CIDRs separated by commas',
+    kinds.networks4,
+  ],
   LOAM_JOB_UIDS: [
     '60578-61183',
     'range of user ids for jobs, two for each job slot; used when the server runs as root',
@@ -373,6 +380,7 @@ export function readConfig(env: Env = process.env): Config {
     },
     jobSlots: values.LOAM_JOB_SLOTS,
     jobNetwork: values.LOAM_JOB_NETWORK,
+    jobAllow: values.LOAM_JOB_ALLOW ?? [],
     jobUids: values.LOAM_JOB_UIDS,
     eventDays: values.LOAM_EVENT_DAYS,
     auditDays: values.LOAM_AUDIT_DAYS,

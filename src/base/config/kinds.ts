@@ -243,6 +243,15 @@ export const networks = z.string().transform((text, ctx) => {
   return entries;
 });
 
+/** IPv4 addresses and CIDRs. */
+export const networks4 = z.string().transform((text, ctx) => {
+  const entries = text.split(',').map((entry) => entry.trim());
+  for (const entry of entries)
+    if (!isNetwork(entry) || entry.includes(':'))
+      return refuse(ctx, `${JSON.stringify(entry)} is not an IPv4 address or CIDR`);
+  return entries;
+});
+
 /** An address or CIDR. Zones and /0 are refused: Express accepts neither, and an allow list of all addresses protects nothing. */
 function isNetwork(text: string): boolean {
   const [address = '', bits, ...more] = text.split('/');

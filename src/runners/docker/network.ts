@@ -8,6 +8,7 @@ import { stat } from 'node:fs/promises';
 import type Docker from 'dockerode';
 import { ConfigError } from '../../base/config/config.ts';
 import type { Logger } from '../../base/log.ts';
+import { subtractNetworks } from '../public-addresses.ts';
 import { type NetworkMode, RunnerUnavailable } from '../runner.ts';
 import { type Engine, EngineError, isStatus } from './engine.ts';
 import { type EngineFacts, sharesKernel } from './engine-facts.ts';
@@ -20,6 +21,8 @@ export type NetworkOptions = {
    * loopback.
    */
   mode?: NetworkMode;
+  /** Non-public IPv4 networks that jobs may reach. */
+  allow?: readonly string[];
   /** An existing network of the engine with the operator's own firewall rules (`LOAM_DOCKER_NETWORK`). */
   prepared?: string;
   /** Runtime of containers; default: the engine's. */
@@ -88,7 +91,7 @@ export async function openContainerNetwork(
 
 async function chooseNetwork(
   engine: Engine,
-  { mode = 'internet', prepared, runtime }: NetworkOptions,
+  { mode = 'internet', allow = [], prepared, runtime }: NetworkOptions,
   getFacts: GetFacts,
 ): Promise<ContainerNetwork> {
   if (mode !== 'internet') return fixedNetwork(mode);
@@ -97,7 +100,7 @@ async function chooseNetwork(
     return fixedNetwork(prepared);
   }
   const firewall = await findFirewallForEngine(engine, getFacts, runtime);
-  if (typeof firewall === 'function') return internetNetwork(engine, firewall);
+  if (typeof firewall === 'function') return internetNetwork(engine, firewall, allow);
   return {
     ...fixedNetwork('none'),
     warning: `Jobs in containers of the engine ${engine.id} have no network: ${firewall.unavailable}. To give them a network, create one with firewall rules on that engine and set LOAM_DOCKER_NETWORK to its name.`,
@@ -150,7 +153,11 @@ async function findFirewallForEngine(
     : { unavailable: 'this server is in another network namespace than the engine' };
 }
 
-function internetNetwork(engine: Engine, applyFirewall: ApplyFirewall): ContainerNetwork {
+function internetNetwork(
+  engine: Engine,
+  applyFirewall: ApplyFirewall,
+  allow: readonly string[],
+): ContainerNetwork {
   async function connectToInternet(
     container: string,
     { SandboxKey, Networks }: Docker.ContainerInspectInfo['NetworkSettings'],
@@ -163,7 +170,8 @@ function internetNetwork(engine: Engine, applyFirewall: ApplyFirewall): Containe
       const message = await changeConnection(engine, id, action, container);
       if (message !== null) alreadyDone.push(message);
     };
-    const blocked = [...new Set([...(await listBlockedRanges()), network.subnet])];
+    const closed = [...(await listBlockedRanges()), network.subnet];
+    const blocked = [...new Set(subtractNetworks(closed, allow))];
     await Promise.all([
       applyFirewall(SandboxKey, { blocked, resolvers }),
       // The engine connects a container only after it was disconnected from `none`. In between it has no network.

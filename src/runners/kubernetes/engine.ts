@@ -43,6 +43,8 @@ export type KubernetesEngineOptions = {
   agentUrl: string;
   /** Default: `internet`. */
   network?: NetworkMode | undefined;
+  /** Non-public IPv4 networks that jobs may reach. */
+  allow?: readonly string[];
   log: Logger;
 };
 
@@ -250,12 +252,12 @@ class KubernetesEngine implements ClusterEngine {
 
   /** Reads what does not change, and creates the policy for the network. */
   async #prepare(): Promise<void> {
-    const { config, agentUrl, network = 'internet', log } = this.#options;
+    const { config, agentUrl, network = 'internet', allow = [], log } = this.#options;
     this.#largest ??= await this.#readLargestNode(config);
     if (network === 'host') return;
     try {
       const { workerLabel } = this.#podOptions;
-      await ensureNetworkPolicy(this.#api, { workerLabel, agentUrl, network });
+      await ensureNetworkPolicy(this.#api, { workerLabel, agentUrl, network, allow });
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
       log.warn(

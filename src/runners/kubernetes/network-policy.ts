@@ -21,11 +21,13 @@ export type PolicyOptions = {
   /** Base URL of the agents' server. */
   agentUrl: string;
   network: Exclude<NetworkMode, 'host'>;
+  /** Non-public IPv4 networks that jobs may reach. */
+  allow: readonly string[];
 };
 
 /** @param addresses those of the host of `agentUrl` */
 export function buildNetworkPolicy(
-  { workerLabel, agentUrl, network }: PolicyOptions,
+  { workerLabel, agentUrl, network, allow }: PolicyOptions,
   addresses: readonly string[],
 ): V1NetworkPolicy {
   const { port, protocol } = new URL(agentUrl);
@@ -48,6 +50,9 @@ export function buildNetworkPolicy(
       to: [
         { ipBlock: { cidr: '0.0.0.0/0', except: [...NON_PUBLIC_RANGES] } },
         { ipBlock: { cidr: '::/0', except: [...NON_PUBLIC_RANGES_6] } },
+        ...allow.map((range) => ({
+          ipBlock: { cidr: range.includes('/') ? range : `${range}/32` },
+        })),
       ],
     });
   return {

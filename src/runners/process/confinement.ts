@@ -50,6 +50,8 @@ export type ConfinementOptions = {
   sandbox: Sandbox | 'auto';
   /** Unset: `internet` where it works, else `host`. */
   network: NetworkMode | undefined;
+  /** Non-public IPv4 networks that jobs may reach. */
+  allow: readonly string[];
   uids: UidRange;
 };
 
@@ -103,6 +105,7 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
   return new Confinement({
     sandbox,
     network,
+    allow: options.allow,
     warnings,
     shimPrefix: [...prefix, ...(network === 'internet' ? tunDevicePrefix(trial) : [])],
     accounts,
@@ -119,6 +122,7 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
 type Findings = {
   sandbox: Sandbox;
   network: NetworkMode;
+  allow: readonly string[];
   warnings: string[];
   shimPrefix: string[];
   /** Null: jobs run as the server's own user. */
@@ -158,7 +162,10 @@ export class Confinement {
     const account = (await this.#findings.accounts?.reserve(folder)) ?? null;
     // The last attempt of this user may have ended while no server ran.
     if (account && this.sandbox === 'none') await cleanupIpc(account.uid);
-    return { account, internet: this.network === 'internet' ? planInternet(account) : null };
+    return {
+      account,
+      internet: this.network === 'internet' ? planInternet(account, this.#findings.allow) : null,
+    };
   }
 
   /** Creates the FIFOs for the job's output. Called while the job's folders are being filled, because it starts a program. */

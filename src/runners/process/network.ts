@@ -10,7 +10,7 @@ import { statSync } from 'node:fs';
 import { BlockList } from 'node:net';
 import { networkInterfaces } from 'node:os';
 import { run } from '../../platform/processes/starter.ts';
-import { NON_PUBLIC_RANGES } from '../public-addresses.ts';
+import { NON_PUBLIC_RANGES, subtractNetworks } from '../public-addresses.ts';
 import type { Account } from '../supervisor/accounts.ts';
 import { memoizeTtl } from '../supervisor/memoize-ttl.ts';
 import { setprivPrefix } from '../supervisor/user.ts';
@@ -20,10 +20,18 @@ import { type NetworkSpec, openNetwork } from './namespace.ts';
 /** First three bytes of candidates for the network that a job sees, which must not be a network of this machine. */
 const INSIDE_PREFIXES = ['10.0.2', '192.168.231', '172.31.231'];
 
-/** Plans how an attempt's namespace is created, connected and entered, and the address of its DNS server. */
-export function planInternet(account: Account | null): { spec: NetworkSpec; nameserver: string } {
+/**
+ * Plans how an attempt's namespace is created, connected and entered, and the address of its DNS server.
+ * @param allow non-public networks that the attempt may reach
+ */
+export function planInternet(
+  account: Account | null,
+  allow: readonly string[] = [],
+): { spec: NetworkSpec; nameserver: string } {
   const { closed, inside } = readRanges();
-  const rules = closed.map((range) => `route replace unreachable ${range}\n`).join('');
+  const rules = subtractNetworks(closed, allow)
+    .map((range) => `route replace unreachable ${range}\n`)
+    .join('');
   const uid = account?.networkUid ?? null;
   const slirp = [
     ...['slirp4netns', '--configure', '--mtu=65520', `--cidr=${inside}.0/24`],

@@ -80,6 +80,8 @@ export type ProcessRunnerOptions = {
   sandbox?: Sandbox | 'auto';
   /** Unset: `internet` where it works, else `host`. */
   network?: NetworkMode;
+  /** Non-public IPv4 networks that jobs may reach. */
+  allow?: readonly string[];
   /** User ids for jobs, used when this server is root. */
   uids?: UidRange;
   /** Folders that no job may see. */
@@ -107,6 +109,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
     hidden: [...hidden, dir],
     sandbox: options.sandbox ?? 'auto',
     network: options.network,
+    allow: options.allow ?? [],
     uids,
   });
   const gpus = options.gpus ?? (await openGpuLedger());

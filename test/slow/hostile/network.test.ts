@@ -59,6 +59,18 @@ test.for(combinations)('$sandbox, server runs as $who', async ({ who, sandbox },
   ]);
 });
 
+test('a job reaches a network that the operator has allowed, and no other', async (ctx) => {
+  needs(ctx, 'root', 'shared-checkout', 'perl', 'slirp4netns', 'bubblewrap');
+  const options = { sandbox: 'bubblewrap', network: 'internet', allow: [`${LAN}/32`] } as const;
+  await using server = await openConfinedRunner('root', options, { wrapper: WITH_NETWORKS });
+  const command = [LAN, METADATA, '127.0.0.1'].map((host) => connect(host)).join('\n');
+  expect((await server.run({ command })).lines).toEqual([
+    `reached ${LAN}`,
+    `${METADATA} no`,
+    '127.0.0.1 no',
+  ]);
+});
+
 test('a configured mode that is not available stops the start', async () => {
   const dir = await mkdtemp('/tmp/loam-network-');
   try {
