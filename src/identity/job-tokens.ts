@@ -15,21 +15,25 @@ const TOKEN = new RegExp(`^${JOB_TOKEN_PREFIX}([0-9a-z]{26})([0-9a-f]{64})$`);
 export type JobTokens = {
   /** The token of an attempt, the same each time. */
   tokenOf(attemptId: string): string;
+  /** The end of this token, which must not be shown. The rest is no secret. */
+  codeOf(attemptId: string): string;
   /** The id of the attempt whose token it is; null for any other text. */
   readAttemptId(token: string): string | null;
 };
 
 export function createJobTokens(keys: Keys): JobTokens {
   const key = keys.derive('tokens of jobs');
-  const codeOf = (attemptId: string) => createHmac('sha256', key).update(attemptId).digest();
+  const compute = (attemptId: string) => createHmac('sha256', key).update(attemptId).digest();
+  const codeOf = (attemptId: string) => compute(attemptId).toString('hex');
   return {
+    codeOf,
     tokenOf: (attemptId) =>
-      `${JOB_TOKEN_PREFIX}${attemptId.slice('att_'.length)}${codeOf(attemptId).toString('hex')}`,
+      `${JOB_TOKEN_PREFIX}${attemptId.slice('att_'.length)}${codeOf(attemptId)}`,
     readAttemptId(token) {
       const [, suffix, code] = TOKEN.exec(token) ?? [];
       const attemptId = `att_${suffix}`;
       if (code === undefined || !isId('att', attemptId)) return null;
-      return timingSafeEqual(codeOf(attemptId), Buffer.from(code, 'hex')) ? attemptId : null;
+      return timingSafeEqual(compute(attemptId), Buffer.from(code, 'hex')) ? attemptId : null;
     },
   };
 }

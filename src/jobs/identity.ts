@@ -13,8 +13,12 @@ import {
   type JobPermissions,
   type Viewer,
 } from '../identity/permissions.ts';
-import { demandBranchPush } from '../repositories/pushes/branches.ts';
-import type { CommitSource } from '../repositories/repositories.ts';
+import {
+  type CommitSource,
+  mayPushTo,
+  readBranchProtection,
+  toPusher,
+} from '../repositories/repositories.ts';
 
 /** A token for `audience` in the environment variable, and in a file whose path is in `<variable>_FILE`. */
 export type IdTokenRequest = { variable: string; audience: string };
@@ -124,7 +128,7 @@ export function readJobIdentity({ identity }: { identity: unknown }): Partial<Jo
 
 /**
  * Checks that the viewer may give the job its permissions and identity tokens. The viewer may create the job.
- * @param isFromRef the command comes from a file at the commit, so whoever pushed the commit has passed the branch rules
+ * @param commandFromRef the command comes from a file at the commit, so whoever pushed the commit has passed the branch rules
  * @throws AppError 400, 401, 403
  */
 export async function demandIdentity(
@@ -134,10 +138,10 @@ export async function demandIdentity(
   job: {
     namespaceId: string;
     source: Pick<CommitSource, 'repositoryId' | 'branch'> | null;
-    isFromRef?: boolean;
+    commandFromRef?: boolean;
   },
 ): Promise<void> {
-  const { namespaceId, source, isFromRef = false } = job;
+  const { namespaceId, source, commandFromRef = false } = job;
   const target = { namespaceId, repositoryId: source?.repositoryId ?? null };
   // `demand` is called without the visibility, so a public repository of another namespace gives no right.
   if (permissions?.repo)
@@ -152,24 +156,16 @@ export async function demandIdentity(
     );
   if (source === null) return;
   const { repositoryId, branch } = source;
-  await requireSameNamespace(services, field, { namespaceId, repositoryId });
+  const protection = await readBranchProtection(services, repositoryId);
+  if (protection?.namespaceId !== namespaceId)
+    throw invalid(field, 'the repository must be in the same namespace as the job');
   if (idTokens.length === 0) return;
   demand(viewer, 'repository.push', target);
-  if (branch !== null && !isFromRef)
-    await demandBranchPush(services, viewer, { repositoryId, branch });
-}
-
-async function requireSameNamespace(
-  { pool }: { pool: pg.Pool },
-  field: string,
-  { namespaceId, repositoryId }: { namespaceId: string; repositoryId: string },
-): Promise<void> {
-  const { rowCount } = await pool.query(
-    'select from repositories where id = $1 and namespace_id = $2',
-    [repositoryId, namespaceId],
-  );
-  if (rowCount === 0)
-    throw invalid(field, 'the repository must be in the same namespace as the job');
+  if (branch === null || commandFromRef) return;
+  if (!mayPushTo(protection, toPusher(demandAccount(viewer), namespaceId), branch))
+    throw forbidden(
+      `idTokens: only those who may push to the branch ${branch} can create jobs with its identity`,
+    );
 }
 
 /**

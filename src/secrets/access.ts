@@ -6,6 +6,8 @@
  * allowed to push to that ref: the API gives nobody a secret that they could not get with a push. Jobs of a file in the
  * repository run the command of that file at that ref, so there the ref alone decides.
  *
+ * The token of a job gives no secrets: the job would choose the command of the jobs that it creates.
+ *
  * All of this is checked when a job is created, and again when an attempt starts, which reads the values.
  */
 import type pg from 'pg';
@@ -68,6 +70,10 @@ export async function demandValues(
   request: Request,
 ): Promise<void> {
   if (isEmpty(request.names)) return;
+  if (viewer?.credential.kind === 'job' && request.names.secretNames.length > 0)
+    throw new AppError('permission_denied', 'secretNames: a job cannot create jobs with secrets', {
+      field: 'secretNames',
+    });
   const found = await findValues(deps, request, toCreator(viewer, request.origin), false);
   if (!('refusal' in found)) return;
   const { field, problem, isMissing } = found.refusal;

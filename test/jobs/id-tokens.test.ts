@@ -258,6 +258,7 @@ test('requests that make no sense are refused, naming the field', async () => {
 test('a job of a creator who may no longer run it does not start', async () => {
   await using stopped = await startApp({ overrides: { runner: fakeRunner({ machines: [] }) } });
   const eve = await stopped.user('eve');
+  await stopped.user('fay');
   await createRepository(eve, 'eve', 'model');
   const created = await submit(eve, {
     namespace: 'eve',
@@ -273,9 +274,30 @@ test('a job of a creator who may no longer run it does not start', async () => {
     'eve, who created it, may not run jobs in its namespace any more',
   );
   await stopped.admin.gql('mutation { enableUser(input: { username: "eve" }) { user { id } } }');
+  const id = (await eve.gql('{ repository(namespace: "eve", name: "model") { id } }')).repository
+    .id;
+  const setRule = (pushRole: string) =>
+    stopped.admin.gql(
+      'mutation ($input: SetBranchRuleInput!) { setBranchRule(input: $input) { repository { id } } }',
+      { input: { id, pattern: 'main', pushRole, pushers: [] } },
+    );
+  await stopped.admin.gql(
+    'mutation { setMember(input: { namespace: "eve", username: "fay", role: WRITE }) { member { role } } }',
+  );
+  await setRule('ADMIN');
+  const createdBy = (username: string) =>
+    stopped.pool.query(
+      `update jobs set created_by_id = (select id from users where username = $1)`,
+      [username],
+    );
+  await createdBy('fay');
+  await expect(issueIdTokens(stopped.app.services, 'att_1')).rejects.toThrow(
+    'fay, who created it, may not push to the branch main any more',
+  );
+  await createdBy('eve');
   // A name that another repository has now is not in the token.
   await eve.gql(
-    `mutation { renameRepository(input: { id: "${(await eve.gql('{ repository(namespace: "eve", name: "model") { id } }')).repository.id}", name: "renamed" }) { repository { id } } }`,
+    `mutation { renameRepository(input: { id: "${id}", name: "renamed" }) { repository { id } } }`,
   );
   await createRepository(eve, 'eve', 'model');
   const tokens = await issueIdTokens(stopped.app.services, 'att_1');

@@ -42,7 +42,7 @@ test('git in a job uses its token for this server, and stores it nowhere', async
     git push -q "$LOAM_URL/ada/model.git" HEAD:refs/heads/result
     git ls-remote --heads "$LOAM_URL/ada/model.git" | wc -l
     grep -rqF -e "$LOAM_TOKEN" -e "$(printf 'job:%s' "$LOAM_TOKEN" | base64 -w 0)" . "$HOME" /tmp || echo "stored nowhere"
-    echo "$LOAM_TOKEN"
+    echo "$LOAM_TOKEN"; printf 'job:%s' "$LOAM_TOKEN" | base64 -w 0; echo
     cat "$CLOUD_TOKEN_FILE"; echo
     [ "$CLOUD_TOKEN" = "$(cat "$CLOUD_TOKEN_FILE")" ] || echo renewed
     echo x 2>/dev/null >"$CLOUD_TOKEN_FILE" || echo "cannot be changed"
@@ -61,7 +61,8 @@ test('git in a job uses its token for this server, and stores it nowhere', async
     'Ada',
     '2',
     'stored nowhere',
-    '***',
+    expect.stringMatching(/^loam_job_\w{26}\*\*\*$/),
+    expect.stringMatching(/^[A-Za-z0-9]{40,60}\*\*\*=*$/),
     '***',
     'cannot be changed',
     '/run/loam/CLOUD_TOKEN',

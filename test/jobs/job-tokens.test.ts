@@ -268,6 +268,15 @@ test('a token creates no credentials and no webhooks, changes no repository, and
       name,
       'PERMISSION_DENIED',
     ]);
+  await ada.gql(
+    'mutation { setSecret(input: { namespace: "ada", name: "SHARED", value: "value", refs: ["**"] }) { secret { name } } }',
+  );
+  const named = { ...more, secretNames: ['SHARED'] };
+  expect(await codeOf(submitRaw(client, { ...named, repo: 'ada/guarded' }))).toBe(
+    'PERMISSION_DENIED',
+  );
+  await submit(ada, { ...named, name: 'naming' });
+  expect(await codeOf(reader.client.graphql(RERUN, { name: 'naming' }))).toBe('PERMISSION_DENIED');
   const rerun = await ada.gql(RERUN.replace('job { name }', 'job { permissions { repo } }'), {
     name: 'stronger',
   });

@@ -388,6 +388,18 @@ function watchHold(deps: Deps, { attemptId, jobId }: AttemptIds, stopping: Abort
   };
 }
 
+/** Masks the secrets of the job, and the tokens that prove its identity. */
+function createAttemptMask(
+  { jobTokens }: Deps,
+  { id, job }: Attempt,
+  secrets: Secrets,
+): (text: string) => string {
+  if (job.identity === null) return createMask(secrets);
+  const mask = createMask({ ...secrets, LOAM_TOKEN: jobTokens.codeOf(id) });
+  // Identity tokens first: they could contain the encoded form of a short secret.
+  return (text) => mask(maskIdTokens(text));
+}
+
 /** Copies the runner's log into the journal until it ends. `running` settles when the job is recorded as running. */
 async function copyLog(
   deps: Deps,
@@ -395,10 +407,7 @@ async function copyLog(
   { handle, secrets, running }: { handle: Handle; secrets: Secrets; running: Promise<void> },
   stopping: AbortSignal,
 ): Promise<void> {
-  const token = { LOAM_TOKEN: deps.jobTokens.tokenOf(attempt.id) };
-  const maskSecrets = createMask({ ...secrets, ...(attempt.job.identity !== null && token) });
-  const mask = (text: string) =>
-    attempt.job.identity === null ? maskSecrets(text) : maskIdTokens(maskSecrets(text));
+  const mask = createAttemptMask(deps, attempt, secrets);
   const from = attempt.logCursor as LogCursor | null;
   const writer = createAttemptLogWriter(deps, { job: attempt.job, attemptId: attempt.id, from });
   for await (const { lines, cursor } of deps.runner.logs(handle, from, stopping)) {

@@ -4,10 +4,11 @@
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import type pg from 'pg';
+import type { Role } from '../../../prisma/generated/enums.ts';
 import type { Logger } from '../../base/log.ts';
 import { MAX_TOKEN_SECONDS, type TokenIssuer } from '../../identity/token-issuer.ts';
 import type { Metrics } from '../../platform/metrics/metrics.ts';
-import { sourceRef } from '../../repositories/repositories.ts';
+import { mayPushTo, readBranchProtection, sourceRef } from '../../repositories/repositories.ts';
 import { type AttemptSpec, type Handle, type Runner, Unstartable } from '../../runners/runner.ts';
 import { readJobIdentity } from '../identity.ts';
 
@@ -35,7 +36,10 @@ type Source = {
   commitSha: string | null;
   actorId: string | null;
   actor: string | null;
-  mayRun: boolean;
+  isDisabled: boolean;
+  /** Of the creator in the namespace. */
+  role: Role | null;
+  commandFromRef: boolean;
 };
 
 const SOURCE = `
@@ -43,9 +47,9 @@ const SOURCE = `
     n.id as "namespaceId", n.name as namespace, j.repo is not null as "hasRepository",
     r.id as "repositoryId", r.name as repository, j.branch, j.snapshot_id as "snapshotId", j.tag,
     j.commit_sha as "commitSha", u.id as "actorId", u.username as actor,
-    coalesce(u.disabled_at is null and (u.operator or n.user_id = u.id or exists (
-      select from members m where m.namespace_id = n.id and m.user_id = u.id and m.role in ('write', 'admin'))),
-      false) as "mayRun"
+    u.disabled_at is not null as "isDisabled", j.command_from_ref as "commandFromRef",
+    case when u.operator or n.user_id = u.id then 'admin' else (
+      select role::text from members m where m.namespace_id = n.id and m.user_id = u.id) end as role
   from jobs j join namespaces n on n.id = j.namespace_id
     left join repositories r on r.id = j.repository_id and r.namespace_id = j.namespace_id
     left join users u on u.id = j.created_by_id
@@ -65,7 +69,7 @@ export async function issueIdTokens(
   if (!source) return null;
   const { url = '', idTokens = [] } = readJobIdentity(source);
   if (idTokens.length === 0) return {};
-  const refusal = whyRefused(source);
+  const refusal = whyRefused(source) ?? (await whyNotOfBranch({ pool }, source));
   if (refusal) throw new Unstartable(`The job gets no identity tokens: ${refusal}`);
   const claims = {
     issuer: url,
@@ -83,12 +87,25 @@ export async function issueIdTokens(
   return Object.fromEntries(tokens);
 }
 
-function whyRefused({ actor, mayRun, hasRepository, repositoryId }: Source): string | undefined {
+function whyRefused(source: Source): string | undefined {
+  const { actor, isDisabled, role, hasRepository, repositoryId } = source;
   if (actor === null) return 'the user who created it was deleted';
-  if (!mayRun) return `${actor}, who created it, may not run jobs in its namespace any more`;
+  if (isDisabled || (role !== 'write' && role !== 'admin'))
+    return `${actor}, who created it, may not run jobs in its namespace any more`;
   if (hasRepository && repositoryId === null)
     return 'its repository was deleted or moved to another namespace';
   return undefined;
+}
+
+/** The rules of the branch may have changed since the job was created. */
+async function whyNotOfBranch(
+  deps: { pool: pg.Pool },
+  { repositoryId, branch, commandFromRef, actorId, actor, role }: Source,
+): Promise<string | undefined> {
+  if (repositoryId === null || branch === null || commandFromRef) return undefined;
+  const protection = await readBranchProtection(deps, repositoryId);
+  if (protection && mayPushTo(protection, { userId: actorId, role }, branch)) return undefined;
+  return `${actor}, who created it, may not push to the branch ${branch} any more`;
 }
 
 function lifetimeOf({ timeoutMinutes }: Pick<Source, 'timeoutMinutes'>): number {

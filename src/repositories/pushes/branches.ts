@@ -1,15 +1,13 @@
 /** Checks a push against the protection of branches: the default branch and the branch rules. */
 
-import type pg from 'pg';
-import { forbidden } from '../../base/errors.ts';
 import { REF_PREFIX } from '../../git/objects/refs.ts';
 import { isFastForward, type RepositoryWithQuarantine } from '../../git/objects/walk.ts';
 import { type ReceivedRefUpdate, type Verdict, ZERO_ID } from '../../git/transport/hooks.ts';
-import { type Account, demandAccount, type Viewer } from '../../identity/permissions.ts';
+import type { Account } from '../../identity/permissions.ts';
 import { matchesPattern } from '../branch-patterns.ts';
 import { mayPush, toPusher } from '../branch-protection.ts';
 import { createYielder, reject } from './incoming-push.ts';
-import { type EnforcedRule, readPushPolicy } from './rows.ts';
+import type { EnforcedRule } from './rows.ts';
 
 type Protection = {
   namespaceId: string;
@@ -57,28 +55,6 @@ export async function checkBranches(
     if (!(await isFastForward(quarantined, command.before, command.after)))
       return reject(`The branch ${branch} is protected: only fast-forward pushes are accepted`);
   return { accepted: true };
-}
-
-/**
- * Checks that the viewer, who may push to the repository, may push to this branch by its rules.
- * @throws AppError 401, 403
- */
-export async function demandBranchPush(
-  { pool }: { pool: pg.Pool },
-  viewer: Viewer,
-  { repositoryId, branch }: { repositoryId: string; branch: string },
-): Promise<void> {
-  const account = demandAccount(viewer);
-  const policy = await readPushPolicy(pool, repositoryId, account.userId);
-  if (!policy) return;
-  const pusher = toPusher(account, policy.namespaceId);
-  const violated = policy.rules.find(
-    (rule) => matchesPattern(rule.pattern, branch) && !mayPush(rule, pusher),
-  );
-  if (violated)
-    throw forbidden(
-      `The branch ${branch} is protected: ${describePushers(violated)} to push to it`,
-    );
 }
 
 function describePushers({ pattern, pusherIds }: EnforcedRule): string {
