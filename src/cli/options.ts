@@ -42,6 +42,15 @@ export function collectPairs(text: string, before: Record<string, string> = {}) 
   return { ...before, [text.slice(0, at)]: text.slice(at + 1) };
 }
 
+type Permissions = { repo?: 'read' | 'write'; jobs?: 'read' | 'write' };
+
+/** Collects a repeatable option such as `repo=write`. */
+export function collectPermissions(text: string, before: Permissions = {}): Permissions {
+  if (!/^(repo|jobs)=(read|write)$/.test(text))
+    throw new InvalidArgumentError('It must be repo=read, repo=write, jobs=read or jobs=write.');
+  return { ...before, ...collectPairs(text) };
+}
+
 /** Collects a repeatable option `NAME=VALUE`, or `NAME` for the value of this variable here. */
 export function collectVariables(text: string, before: Record<string, string> = {}) {
   return text.includes('=') ? collectPairs(text, before) : collectNames(text, before);

@@ -112,7 +112,8 @@ test('run passes every field, by GraphQL those that REST lacks', async () => {
     disk_gb=10, env={"A": "1"}, region="eu-west-1", timeout_minutes=5, retries=1, output_path="out"`;
   await value(`
 client.run("exit 0", name="rest", ${common})
-client.run("exit 0", name="graphql", labels={"team": "vision"}, secrets={"KEY": "x"}, ${common})
+client.run("exit 0", name="graphql", labels={"team": "vision"}, secrets={"KEY": "x"},
+  permissions={"repo": "write"}, id_tokens={"CLOUD": "sts.example.com"}, ${common})
 print(json.dumps(None))`);
   for (const name of ['rest', 'graphql'])
     expect(await jobOf(ada, 'ada', name)).toMatchObject({
@@ -130,9 +131,15 @@ print(json.dumps(None))`);
       outputPath: 'out',
     });
   const { job } = await ada.gql(
-    '{ job(namespace: "ada", name: "graphql") { environmentNames labels { key value } } }',
+    `{ job(namespace: "ada", name: "graphql") {
+      environmentNames labels { key value } permissions { repo jobs } idTokens { variable audience } } }`,
   );
-  expect(job).toEqual({ environmentNames: ['A'], labels: [{ key: 'team', value: 'vision' }] });
+  expect(job).toEqual({
+    environmentNames: ['A'],
+    labels: [{ key: 'team', value: 'vision' }],
+    permissions: { repo: 'WRITE', jobs: null },
+    idTokens: [{ variable: 'CLOUD', audience: 'sts.example.com' }],
+  });
   const random = await value(`
 job = client.run("exit 0", image="ghcr.io/org/py.torch:2")
 print(json.dumps([job.name, job.namespace, job.result()["exit_code"], repr(job)]))`);

@@ -87,6 +87,29 @@ test('a dirty working directory runs as it is, and stays as it is', async () => 
   });
 });
 
+test('a job gets the permissions and identity tokens that are asked for, and the command uses its token', async () => {
+  const { stdout, stderr } = await run(
+    ...['--name', 'trusted', '--permission', 'repo=read', '--permission', 'jobs=write', '--detach'],
+    ...['--id-token', 'CLOUD=sts.example.com', '--', 'test -s "$CLOUD_FILE" && sleep 600'],
+  );
+  expect(stdout, stderr).toBe('ada/trusted\n');
+  await until(ada, 'ada', 'trusted', 'RUNNING');
+  const shown = await user.loam(['job', 'trusted'], { cwd: clone });
+  expect(shown).toMatch(/^permissions\s+repo=read jobs=write$/m);
+  expect(shown).toMatch(/^identity\s+CLOUD=sts\.example\.com$/m);
+  const { rows } = await app.pool.query(
+    `select attempt_id from jobs where name = 'trusted' and attempt_id is not null`,
+  );
+  const LOAM_TOKEN = app.app.services.jobTokens.tokenOf(rows[0].attempt_id);
+  const env = { LOAM_URL: app.base, LOAM_TOKEN };
+  await user.loam(['cancel', 'ada/trusted'], { cwd: user.home, env });
+  await until(ada, 'ada', 'trusted', 'CANCELLED');
+  const refused = await user.run(['jobs'], { cwd: user.home, env });
+  expect(refused.stderr).toMatch(/not signed in|not valid/);
+  const wrong = await run('--permission', 'repo=admin', '--', 'true');
+  expect(wrong.stderr).toContain('It must be repo=read, repo=write, jobs=read or jobs=write.');
+});
+
 test('a command runs in the folder where it was typed, with its arguments as they are', async () => {
   await mkdir(join(clone, 'sub dir'), { recursive: true });
   await writeFile(join(clone, 'sub dir/here'), 'found\n');

@@ -158,6 +158,8 @@ function describe(job: JobInfo, url: string): [string, string | null | undefined
     ['labels', job.labels.map(({ key, value }) => `${key}=${value}`).join(' ')],
     ['variables', job.environmentNames.join(' ')],
     ['secrets', job.secretNames.join(' ')],
+    ['permissions', describePermissions(job)],
+    ['identity', job.idTokens.map((one) => `${one.variable}=${one.audience}`).join(' ')],
     ['rerun of', job.rerunOf?.name],
     ['output', job.outputPath],
     [
@@ -166,6 +168,11 @@ function describe(job: JobInfo, url: string): [string, string | null | undefined
     ],
     ['page', url],
   ];
+}
+
+function describePermissions({ permissions }: JobInfo): string {
+  const given = Object.entries(permissions ?? {}).filter(([, access]) => access !== null);
+  return given.map(([name, access]) => `${name}=${fromEnum(access ?? '')}`).join(' ');
 }
 
 const MAX_TAIL = 10_000;

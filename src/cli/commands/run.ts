@@ -8,6 +8,7 @@ import {
   collectFile,
   collectNames,
   collectPairs,
+  collectPermissions,
   collectVariables,
   parseCount,
   parseGb,
@@ -45,6 +46,16 @@ export function addRunCommand(program: Program): void {
     .option('--timeout <time>', 'timeout of an attempt, such as 90m or 4h', parseMinutes)
     .option('--retries <n>', 'how often a failed job is retried', parseCount)
     .option('--output <path>', 'files under this path are kept as artifacts')
+    .option(
+      '--permission <what=access>',
+      'what the job may do with its own token: repo or jobs, read or write (repeatable)',
+      collectPermissions,
+    )
+    .option(
+      '--id-token <name=audience>',
+      'identity token for another system, in this variable (repeatable)',
+      collectPairs,
+    )
     .option('--namespace <name>', 'namespace of the job, if not that of the repository')
     .option('--name <name>', 'name of the job')
     .option('-d, --detach', 'print the name of the job and end')
@@ -74,6 +85,8 @@ export function addRunCommand(program: Program): void {
           env: merge(options.envFile, options.env),
           secrets: merge(options.secretFile, options.secret),
           labels: options.label,
+          permissions: options.permission,
+          idTokens: options.idToken,
         },
         announced({ forMs: CREATE_MS }),
       );

@@ -341,6 +341,8 @@ class Client:
         env: Mapping[str, str] | None = None,
         secrets: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
+        permissions: Mapping[str, str] | None = None,
+        id_tokens: Mapping[str, str] | None = None,
         region: str | None = None,
         timeout_minutes: int | None = None,
         retries: int | None = None,
@@ -352,7 +354,8 @@ class Client:
         Creates a job and returns at once. The job needs `repo` (as `namespace/name`), `image`, or both. Fields that are left
         out have the defaults of the API. `gpu` also takes a model with a count, as `A100-80GB:2`. Without `name`, the job gets
         one with a random end; without `namespace`, it belongs to that of `repo`, or else to the user's own. `secrets` are
-        variables that are stored encrypted and masked in the log.
+        variables that are stored encrypted and masked in the log. `permissions`, such as `{"repo": "write", "jobs": "read"}`,
+        give the job a token of its own. `id_tokens` names the variables of identity tokens, each with its audience.
         """
         if ":" in gpu and gpu_count is None:
             gpu, _, count = gpu.partition(":")
@@ -379,8 +382,10 @@ class Client:
         }
         given = {key: value for key, value in fields.items() if value is not None}
         try:
-            if secrets or labels:
-                self._create_with_graphql(namespace, given, secrets or {}, labels or {})
+            if secrets or labels or permissions or id_tokens:
+                self._create_with_graphql(
+                    namespace, given, secrets or {}, labels or {}, permissions or {}, id_tokens or {}
+                )
             else:
                 self.request("POST", f"/auth/v1/seed/{_quote(namespace)}/jobs", given)
         except LoamError as error:
@@ -395,8 +400,10 @@ class Client:
         given: Mapping[str, Any],
         secrets: Mapping[str, str],
         labels: Mapping[str, str],
+        permissions: Mapping[str, str],
+        id_tokens: Mapping[str, str],
     ) -> None:
-        """REST has no field for secrets and labels. GraphQL names fields and values in another form."""
+        """REST has no field for these. GraphQL names fields and values in another form."""
         job_input = {
             re.sub(r"_(\w)", lambda found: found[1].upper(), key): value
             for key, value in given.items()
@@ -411,6 +418,10 @@ class Client:
             ]
         job_input["secrets"] = [{"name": key, "value": value} for key, value in secrets.items()]
         job_input["labels"] = [{"key": key, "value": value} for key, value in labels.items()]
+        job_input["permissions"] = {key: access.upper() for key, access in permissions.items()}
+        job_input["idTokens"] = [
+            {"variable": key, "audience": value} for key, value in id_tokens.items()
+        ]
         self.graphql(
             "mutation ($input: CreateJobInput!) { createJob(input: $input) { job { id } } }",
             {"input": job_input},
@@ -1018,6 +1029,8 @@ class AsyncClient:
         env: Mapping[str, str] | None = None,
         secrets: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
+        permissions: Mapping[str, str] | None = None,
+        id_tokens: Mapping[str, str] | None = None,
         region: str | None = None,
         timeout_minutes: int | None = None,
         retries: int | None = None,
@@ -1040,6 +1053,8 @@ class AsyncClient:
             env=env,
             secrets=secrets,
             labels=labels,
+            permissions=permissions,
+            id_tokens=id_tokens,
             region=region,
             timeout_minutes=timeout_minutes,
             retries=retries,

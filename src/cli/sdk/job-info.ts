@@ -42,6 +42,9 @@ export type JobInfo = {
   labels: readonly { key: string; value: string }[];
   environmentNames: readonly string[];
   secretNames: readonly string[];
+  /** What the job may do in Loam while it runs; null: nothing. */
+  permissions: { repo: 'READ' | 'WRITE' | null; jobs: 'READ' | 'WRITE' | null } | null;
+  idTokens: readonly { variable: string; audience: string }[];
   rerunOf: { name: string } | null;
   /** Null until they are stored. `sizeBytes` is that of the archive. */
   artifacts: { fileCount: number; sizeBytes: number; path: string } | null;

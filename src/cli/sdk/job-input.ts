@@ -32,8 +32,13 @@ export type JobOptions = {
   labels?: Record<string, string> | undefined;
   /** Files under this path are kept as artifacts when the job ends. */
   outputPath?: string | undefined;
+  /** What the job may do in Loam while it runs, with `LOAM_TOKEN` at `LOAM_URL`. Nothing by default. */
+  permissions?: { repo?: 'read' | 'write'; jobs?: 'read' | 'write' } | undefined;
+  /** Identity tokens for other systems: the variable of each, and its audience. `<variable>_FILE` names a file that is renewed. */
+  idTokens?: Record<string, string> | undefined;
 };
 
+type Access = 'READ' | 'WRITE';
 type Pair<Key extends string> = { [K in Key]: string } & { value: string };
 
 /** `CreateJobInput` of the schema. */
@@ -57,6 +62,8 @@ type CreateInput = {
   env?: Pair<'name'>[];
   secrets?: Pair<'name'>[];
   labels?: Pair<'key'>[];
+  permissions?: { repo?: Access; jobs?: Access };
+  idTokens?: { variable: string; audience: string }[];
 };
 
 /** @throws LoamError `invalid_request`: the field is that of `JobOptions` */
@@ -87,6 +94,10 @@ export function createInput(
       env: options.env && pairs(options.env, 'name'),
       secrets: options.secrets && pairs(options.secrets, 'name'),
       labels: options.labels && pairs(options.labels, 'key'),
+      permissions: options.permissions && toPermissions(options.permissions),
+      idTokens:
+        options.idTokens &&
+        Object.entries(options.idTokens).map(([variable, audience]) => ({ variable, audience })),
     }),
   };
 }
@@ -112,6 +123,14 @@ export function enumOf<E extends string>(text: string): E {
 /** A value of the schema as people write it. */
 export function fromEnum(value: string): string {
   return value.toLowerCase().replaceAll('_', '-');
+}
+
+function toPermissions(permissions: NonNullable<JobOptions['permissions']>): {
+  repo?: Access;
+  jobs?: Access;
+} {
+  const given = Object.entries(permissions).filter(([, access]) => access !== undefined);
+  return Object.fromEntries(given.map(([name, access]) => [name, enumOf<Access>(access)]));
 }
 
 /** `namespace/name@branch` → repository and branch. */

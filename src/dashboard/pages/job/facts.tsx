@@ -98,6 +98,22 @@ export function JobSettings({ job }: { job: JobData }) {
         )}
         <NameSetting name="Environment" names={job.environmentNames} />
         <NameSetting name="Secrets" names={job.secretNames} />
+        {job.permissions && (
+          <Setting name="Permissions">
+            {Object.entries({ Repository: job.permissions.repo, Jobs: job.permissions.jobs })
+              .flatMap(([what, access]) => (access ? `${what}: ${access.toLowerCase()}` : []))
+              .join(', ')}
+          </Setting>
+        )}
+        {job.idTokens.length > 0 && (
+          <Setting name="Identity tokens">
+            {job.idTokens.map(({ variable, audience }) => (
+              <div key={variable} className="break-all">
+                <code>{variable}</code> for {audience}
+              </div>
+            ))}
+          </Setting>
+        )}
         {job.labels.length > 0 && (
           <Setting name="Labels">
             {job.labels.map(({ key, value }) => (value ? `${key}=${value}` : key)).join(', ')}

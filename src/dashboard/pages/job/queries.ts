@@ -29,6 +29,8 @@ export const JobFacts = graphql(`
     outputPath
     environmentNames
     secretNames
+    permissions { repo jobs }
+    idTokens { variable audience }
     createdAt
     startedAt
     completedAt
