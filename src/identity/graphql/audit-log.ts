@@ -28,12 +28,15 @@ const AuditCredential = builder
     fields: (t) => ({
       kind: t.exposeString('kind', {
         description:
-          '`pat` for a personal access token, `key` for an API key, `ssh` for an SSH key, `deploy` for a deploy key.',
+          '`pat` for a personal access token, `key` for an API key, `ssh` for an SSH key, `deploy` for a deploy key, `session` for a browser session, `oidc` for an access token of an identity provider, `job` for the token of a job.',
       }),
       id: t.exposeID('id', {
-        description: 'The id of the credential, which may be deleted by now.',
+        description:
+          'The id of the credential, which may be deleted by now; for the token of a job, that of the attempt.',
       }),
-      name: t.exposeString('name', { description: 'The name of the credential.' }),
+      name: t.exposeString('name', {
+        description: 'The name of the credential, or of the job.',
+      }),
     }),
   });
 

@@ -77,10 +77,12 @@ const ACTIONS = Object.keys(PHRASES) as Action[];
 /** Labels for the kinds of credentials that requests came with. */
 const CREDENTIAL_LABELS: Record<string, string> = {
   pat: 'access token',
-  api_key: 'API key',
+  key: 'API key',
   session: 'browser session',
-  ssh_key: 'SSH key',
-  deploy_key: 'deploy key',
+  ssh: 'SSH key',
+  deploy: 'deploy key',
+  oidc: 'identity provider',
+  job: 'job',
 };
 
 /** The filters from the URL. An unknown action is ignored. */
