@@ -70,12 +70,13 @@ async function settingsOf(name: string) {
   const { job, labels } = rows[0];
   const { command, namespace_id, repo, branch, image, gpu, gpu_count, cpu, memory_gb, disk_gb } =
     job;
-  const { env, region, timeout_minutes, retries, output_path, cost_per_hour } = job;
+  const { env, region, timeout_minutes, retries, output_path, cost_per_hour, identity } = job;
   const { job: shown } = await ada.gql(
     'query ($namespace: String!, $name: String!) { job(namespace: $namespace, name: $name) { secretNames } }',
     { namespace: 'ada', name },
   );
   return [
+    identity,
     ...[command, namespace_id, repo, branch, image, gpu, gpu_count, cpu, memory_gb, disk_gb],
     ...[
       env,
@@ -105,6 +106,10 @@ const DRAFTS: [name: string, changes: Partial<Draft>][] = [
       env: `A=it's "$HOME" \`id\` \\n  \nEMPTY=\nEQUALS==x=`,
       secrets: 'KEY=hush',
       labels: 'team=a\nalone',
+      identity: {
+        permissions: { repo: null, jobs: 'WRITE' },
+        idTokens: [{ variable: 'CLOUD', audience: `https://it's/$HOME?"a"` }],
+      },
     },
   ],
   ['image', { source: 'image', image: 'debian:13', command: '-x --name other; true' }],
@@ -122,11 +127,11 @@ test.each(DRAFTS)('the loam line creates the job of the form: %s', async (name, 
   expect(line).not.toMatch(/[^\P{Cc}\n]|[\u202a-\u202e]/u);
 });
 
-test('the curl line creates the job of the form, without its secrets and labels', async (ctx) => {
+test('the curl line creates the job of the form, without what REST lacks', async (ctx) => {
   needs(ctx, 'curl');
   for (const [first, changes] of DRAFTS) {
     const name = `${first}-curl`;
-    const given = { namespace: 'ada', ...changes, secrets: '', labels: '' };
+    const given = { namespace: 'ada', ...changes, secrets: '', labels: '', identity: {} };
     const input = toCreateInput(newDraft(options, { ...given, name: `${name}-form` }));
     await submit(ada, input);
     await runLine(formatJobCurl({ ...input, name }, app.base));

@@ -48,6 +48,24 @@ test('the page of a running job shows its status, its log in colour, and its art
   visitor.expectQuiet();
 });
 
+test('the page shows what a job may do and prove', async () => {
+  await run('trusted', 'true', {
+    permissions: { repo: 'WRITE', jobs: 'READ' },
+    idTokens: [
+      { variable: 'AWS_WEB_IDENTITY_TOKEN', audience: 'sts.amazonaws.com' },
+      { variable: 'VAULT', audience: 'https://vault.example.com/a/long/path/that/is/wrapped' },
+    ],
+  });
+  await until(ada, 'ada', 'trusted', 'SUCCEEDED');
+  await using visitor = await visit(browser, app, { as: ada, width: 400, colorScheme: 'dark' });
+  const { page } = visitor;
+  await page.goto('/ada/-/jobs/trusted');
+  await page.getByText('Repository: write, Jobs: read').waitFor();
+  await page.getByText('sts.amazonaws.com').waitFor();
+  await expectUsable(page);
+  visitor.expectQuiet();
+});
+
 test('URLs in a log are links, and artifacts have previews', async () => {
   const svg = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"></svg>';
   const left = `mkdir out; echo '<b>hello</b>' > out/a.txt; echo '${svg}' > out/b.svg; head -c 100 /dev/zero > out/c.bin`;

@@ -108,7 +108,7 @@ export function JobSettings({ job }: { job: JobData }) {
         {job.idTokens.length > 0 && (
           <Setting name="Identity tokens">
             {job.idTokens.map(({ variable, audience }) => (
-              <div key={variable} className="break-all">
+              <div key={variable}>
                 <code>{variable}</code> for {audience}
               </div>
             ))}

@@ -27,6 +27,8 @@ export type Draft = {
   secrets: string;
   /** Lines of `key=value`. */
   labels: string;
+  /** Of the job to rerun. The form has no fields for it. */
+  identity: Pick<Input, 'permissions' | 'idTokens'>;
 };
 
 export type Problems = Partial<Record<keyof Draft, string>>;
@@ -69,6 +71,7 @@ export function newDraft(options: JobOptions, given: Partial<Draft>): Draft {
     env: '',
     secrets: '',
     labels: '',
+    identity: {},
     ...given,
   };
 }
@@ -100,7 +103,17 @@ export function draftFromJob({ job, namespace }: RerunData): Partial<Draft> {
     outputPath: job.outputPath ?? '',
     env: lines(job.environmentNames),
     secrets: lines(job.secretNames),
+    identity: identityOf(job),
     labels: job.labels.map(({ key, value }) => (value ? `${key}=${value}` : key)).join('\n'),
+  };
+}
+
+function identityOf({ permissions, idTokens }: NonNullable<RerunData['job']>): Draft['identity'] {
+  return {
+    ...(permissions && { permissions: { repo: permissions.repo, jobs: permissions.jobs } }),
+    ...(idTokens.length > 0 && {
+      idTokens: idTokens.map(({ variable, audience }) => ({ variable, audience })),
+    }),
   };
 }
 
@@ -197,6 +210,7 @@ export function toCreateInput(draft: Draft): Input {
     ...(draft.env.trim() && { env: variables(draft.env) }),
     ...(draft.secrets.trim() && { secrets: variables(draft.secrets) }),
     ...(labels.length > 0 && { labels }),
+    ...draft.identity,
   };
 }
 

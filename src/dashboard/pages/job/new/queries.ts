@@ -61,6 +61,8 @@ export const RerunQuery = graphql(`
       outputPath
       environmentNames
       secretNames
+      permissions { repo jobs }
+      idTokens { variable audience }
       labels { key value }
     }
     namespace(name: $namespace) {

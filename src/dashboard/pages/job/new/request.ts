@@ -30,6 +30,10 @@ export function formatLoamRun(input: Input, options: JobOptions): string {
   for (const { name, value } of input.env ?? []) add('env', `${name}=${value}`);
   for (const { name } of input.secrets ?? []) add('secret', name);
   for (const { key, value } of input.labels ?? []) add('label', `${key}=${value ?? ''}`);
+  for (const [what, access] of Object.entries(input.permissions ?? {}))
+    if (access) add('permission', `${what}=${access.toLowerCase()}`);
+  for (const { variable, audience } of input.idTokens ?? [])
+    add('id-token', `${variable}=${audience}`);
   // `loam run` takes a single argument as text for a shell, as the form does.
   parts.push(`-- ${quoteForShell(input.command)}`);
   return joinCommand(parts);
@@ -49,9 +53,9 @@ const REST_NAMES: Partial<Record<keyof Input, string>> = {
   outputPath: 'output_path',
 };
 
-/** REST has neither secrets nor labels. */
+/** REST has no fields for secrets, labels, permissions and identity tokens. */
 export function formatJobCurl(
-  { namespace, secrets, labels, ...input }: Input,
+  { namespace, secrets, labels, permissions, idTokens, ...input }: Input,
   origin: string,
 ): string {
   const body = Object.entries(input).map(([name, value]) => {
@@ -71,7 +75,10 @@ export function formatJobCurl(
   return formatCurl(url, JSON.stringify(Object.fromEntries(body), null, 2));
 }
 
-export function formatJobGraphql({ secrets, ...input }: Input, options: JobOptions): string {
+export function formatJobGraphql(
+  { secrets, permissions, ...input }: Input,
+  options: JobOptions,
+): string {
   const enums = new Set<unknown>([
     ...options.gpus.map(({ gpu }) => gpu),
     ...options.regions.map(({ region }) => region),
@@ -89,6 +96,12 @@ export function formatJobGraphql({ secrets, ...input }: Input, options: JobOptio
   const hidden = secrets?.map(({ name }) => ({ name, value: '…' }));
   const fields = Object.entries({ ...input, ...(hidden && { secrets: hidden }) })
     .map(([name, value]) => `    ${name}: ${literal(value)}`)
+    .concat(permissions ? `    permissions: ${formatPermissions(permissions)}` : [])
     .join('\n');
   return `mutation {\n  createJob(input: {\n${fields}\n  }) {\n    job { id name status }\n  }\n}`;
+}
+
+function formatPermissions(permissions: NonNullable<Input['permissions']>): string {
+  const given = Object.entries(permissions).filter(([, access]) => access);
+  return `{${given.map(([what, access]) => `${what}: ${access}`).join(', ')}}`;
 }
