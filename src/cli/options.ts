@@ -1,6 +1,7 @@
 /** Parsers of option values, which several commands share. Each throws a usage error that commander shows. */
 import { readFileSync } from 'node:fs';
 import { InvalidArgumentError } from '@commander-js/extra-typings';
+import type { InputArtifacts } from './sdk/job-input.ts';
 
 export function parseCount(text: string): number {
   if (!/^\d{1,9}$/.test(text)) throw new InvalidArgumentError('It must be a whole number.');
@@ -65,6 +66,14 @@ export function collectNames(name: string, before: Record<string, string> = {}) 
   const value = process.env[name];
   if (value === undefined) throw new InvalidArgumentError(`The variable ${name} is not set.`);
   return { ...before, [name]: value };
+}
+
+/** Collects a repeatable option `JOB`, `JOB:PATH` or `JOB:PATH:TO`; an empty path is the root. */
+export function collectInputs(text: string, before: readonly InputArtifacts[] = []) {
+  const [job = '', path, to, ...more] = text.split(':');
+  if (job === '' || more.length > 0)
+    throw new InvalidArgumentError('It must be JOB, JOB:PATH or JOB:PATH:TO.');
+  return [...before, { job, ...(path && { path }), ...(to && { to }) }];
 }
 
 /** A file of lines `NAME=VALUE`. Empty lines and lines that begin with `#` are skipped; quotes around a value are removed. */

@@ -110,6 +110,67 @@ test('a job runs again, and is removed', async () => {
   expect((await user.run(['job', 'base'])).code).toBe(1);
 });
 
+test('jobs that options select are cancelled, run again and removed, after a question', async () => {
+  const labels = [{ key: 'sweep', value: '7' }];
+  for (const name of ['m-1', 'm-2', 'm-3']) await start(name, 'hold', { labels });
+  await start('apart', 'hold');
+  const select = ['--label', 'sweep=7'];
+  for (const args of [
+    ['cancel'],
+    ['cancel', 'm-1', ...select],
+    ['rm', '--yes'],
+    ['rerun', '--name', 'x', ...select],
+  ])
+    expect((await user.run(args)).code, args.join(' ')).toBe(2);
+  const unconfirmed = await user.run(['cancel', ...select]);
+  expect(unconfirmed).toMatchObject({ code: 2, stderr: expect.stringContaining('3 jobs of ada') });
+  expect((await user.run(['cancel', '--dry-run', ...select])).stderr).toBe(
+    '3 jobs of ada would be cancelled.\n',
+  );
+  expect((await job(ada, 'ada', 'm-1')).status).not.toBe('CANCELLED');
+  const cancelled = await user.run(['cancel', '--yes', ...select, '--prefix', 'm-']);
+  expect([cancelled.code, cancelled.stderr]).toEqual([0, '3 jobs cancelled.\n']);
+  expect((await job(ada, 'ada', 'm-3')).status).toBe('CANCELLED');
+  expect((await job(ada, 'ada', 'apart')).status).not.toBe('CANCELLED');
+  const none = await user.run(['cancel', '--yes', ...select]);
+  expect([none.code, none.stderr]).toEqual([0, '0 jobs of ada would be cancelled.\n']);
+  expect(await user.loam(['jobs', '--before', '1d'])).not.toContain('m-1');
+
+  const again = await user.run(['rerun', '--yes', ...select]);
+  expect([again.code, again.stderr]).toEqual([0, '3 jobs run again.\n']);
+  const removed = await user.run(['rm', '--yes', ...select, '--artifacts']);
+  expect(removed.stderr).toBe('3 jobs deleted, with their artifacts.\n');
+  await user.loam(['cancel', '--yes', '--all']);
+  expect((await user.run(['rm', '--yes', ...select, '--mine'])).stderr).toBe('3 jobs deleted.\n');
+  expect(await user.loam(['jobs', ...select])).toBe('');
+});
+
+test('in a terminal, the number of selected jobs is asked for', async (ctx) => {
+  needs(ctx, 'script');
+  for (const name of ['q-1', 'q-2']) await start(name, 'hold');
+  const answer = async (text: string) => {
+    const command = user.inTerminal(['cancel', '--prefix', 'q-']);
+    const question = '2 jobs of ada will be cancelled. Type 2 to confirm: ';
+    await eventually(() => expect(command.stdout).toContain(question));
+    command.child.stdin?.write(`${text}\n`);
+    return command.result();
+  };
+  expect((await answer('y')).code).toBe(1);
+  expect((await job(ada, 'ada', 'q-1')).status).not.toBe('CANCELLED');
+  expect((await answer('2')).code).toBe(0);
+  expect((await job(ada, 'ada', 'q-1')).status).toBe('CANCELLED');
+});
+
+test('a job runs with artifacts of another', async () => {
+  await finish('model', 'echo x > out/weights', 'SUCCEEDED', { outputPath: 'out' });
+  const run = (name: string, input: string) =>
+    user.run(['run', '--image', 'busybox', '--name', name, '--input', input, '--', 'echo ran']);
+  expect((await run('uses', 'model:weights:in/')).code).toBe(0);
+  expect(await user.loam(['job', 'uses'])).toMatch(/^inputs\tmodel:weights:in\/$/m);
+  expect((await run('lacks', 'model:bias')).code).toBe(125);
+  expect((await run('wrong', 'a:b:c:d')).code).toBe(2);
+});
+
 test('top shows running jobs', async () => {
   await start('busy-one', 'busy');
   await until(ada, 'ada', 'busy-one', 'RUNNING');

@@ -65,6 +65,43 @@ test('a job that fails, one that is cancelled, and a request that is refused are
   expect(() => new Client({ url: 'https://user:secret@host' })).toThrow(LoamError);
 });
 
+test('many jobs are cancelled, run again and deleted', async () => {
+  const labels = { kind: 'many' };
+  const selection = {
+    namespace: 'ada',
+    labels: [{ key: 'kind', values: ['many'] }],
+  };
+  for (const name of ['many-1', 'many-2'])
+    await client.run('hold', { image: 'busybox', name, labels });
+  const all = { matched: 2, done: 2, skipped: [] };
+  const { jobs } = client;
+  expect(await jobs.cancelMany(selection, { dryRun: true })).toEqual(all);
+  expect(await jobs.cancelMany(selection)).toEqual(all);
+  expect(await jobs.rerunMany(selection)).toEqual(all);
+  const names = ['many-1', 'many-2', 'many-1-2', 'none'];
+  expect(await jobs.deleteMany({ namespace: 'ada', names })).toMatchObject({
+    matched: 3,
+    done: 2,
+    skipped: [
+      { reason: 'WRONG_STATUS', names: ['many-1-2'] },
+      { reason: 'NOT_FOUND', names: ['none'] },
+    ],
+  });
+  await expect(jobs.deleteMany({ namespace: 'ada' })).rejects.toMatchObject({
+    code: 'invalid_request',
+  });
+  expect((await jobs.cancelMany({ namespace: 'ada', all: true })).done).toBe(2);
+});
+
+test('a job runs with artifacts of another', async () => {
+  const first = await client.run('echo x > out/x', { image: 'busybox', outputPath: 'out' });
+  await first.result();
+  const inputs = [{ job: first.name, path: 'x', to: 'in/' }];
+  const { name } = await client.run('echo ran', { image: 'busybox', inputs });
+  const info = await client.jobs.get('ada', name).result();
+  expect(info.inputs).toEqual([{ jobName: first.name, path: 'x', to: 'in/' }]);
+});
+
 test('repositories are created, listed, changed and deleted', async () => {
   await app.admin.gql(
     'mutation { createOrganization(input: {name: "acme"}) { namespace { name } } }',

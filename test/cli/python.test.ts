@@ -151,6 +151,41 @@ print(json.dumps([job.name, job.namespace, job.result()["exit_code"], repr(job)]
   ]);
 });
 
+test('many jobs are changed at once, and a job runs with artifacts of another', async () => {
+  const seen = await value(`
+for name in ("many-1", "many-2"):
+    client.run("sleep 600", name=name, repo="ada/model", labels={"kind": "many"})
+chosen = {"labels": [{"key": "kind"}]}
+counted = client.cancel_jobs(filter=chosen, dry_run=True)
+cancelled = client.cancel_jobs(filter=chosen)
+again = client.rerun_jobs("ada", names=["many-1"])
+deleted = client.delete_jobs(names=["many-1", "many-2", "many-1-2"])
+client.cancel_jobs(filter=chosen)
+client.delete_jobs(filter=chosen)
+try:
+    client.delete_jobs()
+except loam.LoamError as error:
+    refused = error.code
+client.run("echo x > out/x", name="source", repo="ada/model", output_path="out").result()
+user = client.run("echo ran", name="user", repo="ada/model", inputs=[{"job": "source", "path": "x", "to": "in/"}])
+user.result()
+print(json.dumps([counted, cancelled, again["done"], deleted, refused]))`);
+  const all = { matched: 2, done: 2, skipped: [] };
+  expect(seen).toEqual([
+    all,
+    all,
+    1,
+    {
+      matched: 3,
+      done: 2,
+      skipped: [
+        { reason: 'WRONG_STATUS', count: 1, names: ['many-1-2'], message: expect.any(String) },
+      ],
+    },
+    'invalid_request',
+  ]);
+});
+
 test('a job that fails, waits too long, or is cancelled and deleted', async () => {
   const seen = await value(`
 failing = client.run("exit 3", name="failing", repo="ada/model")

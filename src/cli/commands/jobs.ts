@@ -2,11 +2,11 @@
 import { type Program, toArray } from '../command.ts';
 import { connectHere } from '../connection.ts';
 import { EXIT, UsageError } from '../exit.ts';
-import { collect, collectPairs, parseCount, parseSince } from '../options.ts';
+import { parseCount, parseSince } from '../options.ts';
 import type { Client } from '../sdk/client.ts';
 import { graphql } from '../sdk/graphql.ts';
-import type { JobFilter, JobInfo, JobStatus } from '../sdk/job-info.ts';
-import { enumOf, fromEnum, parseGpu } from '../sdk/job-input.ts';
+import type { JobInfo, JobStatus } from '../sdk/job-info.ts';
+import { fromEnum } from '../sdk/job-input.ts';
 import type { Job } from '../sdk/jobs.ts';
 import {
   ago,
@@ -24,6 +24,7 @@ import {
 } from '../terminal.ts';
 import { announced, describeEnd, exitCodeOfJob, followToEnd, printLog } from './follow.ts';
 import { jobOf, openJob } from './job-name.ts';
+import { addFilters, addSelection, changeMany, isSelection, toFilter } from './many-jobs.ts';
 
 const JOB = 'name or namespace/name of a job';
 
@@ -45,33 +46,17 @@ const READ_ATTEMPTS = graphql(`
 `);
 
 function addLists(program: Program): void {
-  program
-    .command('jobs')
-    .description('List jobs, newest first')
-    .option('--namespace <name>', 'jobs of this namespace, instead of all of yours')
-    .option(
-      '--status <status>',
-      'queued, running, succeeded, failed, timed-out, cancelled',
-      collect,
-    )
-    .option('--label <key=value>', 'jobs with this label (repeatable)', collectPairs)
-    .option('--gpu <model>', 'jobs on this GPU', collect)
-    .option('--repo <repo>', 'jobs of this repository')
-    .option('--mine', 'jobs that you have created')
+  addFilters(
+    program
+      .command('jobs')
+      .description('List jobs, newest first: of one namespace, or of all that are yours'),
+  )
     .option('-n, --limit <n>', 'how many', parseCount, 20)
     .option('--json', 'print JSON')
     .action(async (options) => {
       const { client, username } = await connectHere(program.opts());
-      const filter: JobFilter = {
-        ...(options.status && { statuses: options.status.map(enumOf<JobStatus>) }),
-        ...(options.gpu && { gpus: options.gpu.map((text) => parseGpu(text).gpu) }),
-        ...(options.repo && { repository: options.repo }),
-        ...(options.mine && { creator: username }),
-        ...(options.label && {
-          labels: Object.entries(options.label).map(([key, value]) => ({ key, values: [value] })),
-        }),
-      };
       const { namespace, limit } = options;
+      const filter = toFilter(options, username);
       const jobs = await toArray(client.jobs.list({ namespace, ...filter }, { limit }));
       if (options.json) return printJson(jobs);
       printTable(
@@ -163,6 +148,12 @@ function describe(job: JobInfo, url: string): [string, string | null | undefined
     ['rerun of', job.rerunOf?.name],
     ['output', job.outputPath],
     [
+      'inputs',
+      job.inputs
+        .map(({ jobName, path, to }) => [jobName, path, to].join(':').replace(/:+$/, ''))
+        .join(' '),
+    ],
+    [
       'artifacts',
       artifacts && `${fileCount(artifacts.fileCount)}, ${size(artifacts.sizeBytes)} packed`,
     ],
@@ -236,26 +227,45 @@ function addWait(program: Program): void {
 }
 
 function addChanges(program: Program): void {
-  program
-    .command('cancel')
-    .description('Cancel jobs')
-    .argument('<job...>', JOB)
-    .action((names) =>
-      forEachJob(program, names, async (job) => {
-        await job.cancel();
-        return 'cancelled';
-      }),
-    );
+  addSelection(
+    program
+      .command('cancel')
+      .description('Cancel jobs, or all queued and running jobs that options select')
+      .argument('[job...]', JOB),
+  ).action((names, options) =>
+    isSelection(names, options)
+      ? changeMany(program, options, {
+          done: 'cancelled',
+          run: (jobs, selection, how) => jobs.cancelMany(selection, how),
+        })
+      : forEachJob(program, names, async (job) => {
+          await job.cancel();
+          return 'cancelled';
+        }),
+  );
 
-  program
-    .command('rerun')
-    .description('Run a job again, with the same settings and the same commit')
-    .argument('<job>', JOB)
+  addSelection(
+    program
+      .command('rerun')
+      .description(
+        'Run a job, or all jobs that options select, again: with the same settings and the same commit',
+      )
+      .argument('[job]', JOB),
+  )
     .option('--name <name>', 'name of the new job')
     .option('--newest-commit', 'run the current commit of the branch')
     .option('-f, --follow', 'follow its log; the exit code is that of the job')
     .action(async (name, options) => {
-      const original = await openJob(program, name);
+      if (isSelection(name === undefined ? [] : [name], options)) {
+        if (options.name !== undefined || options.follow)
+          throw new UsageError('--name and --follow are for a single job.');
+        return changeMany(program, options, {
+          done: 'run again',
+          run: (jobs, selection, how) =>
+            jobs.rerunMany(selection, { ...how, newestCommit: options.newestCommit }),
+        });
+      }
+      const original = await openJob(program, name ?? '');
       const job = await original.rerun({
         ...(options.name !== undefined && { newName: options.name }),
         ...(options.newestCommit && { newestCommit: true }),
@@ -265,17 +275,27 @@ function addChanges(program: Program): void {
       process.exitCode = (await followToEnd(job)).code;
     });
 
-  program
-    .command('rm')
-    .description('Delete jobs that have ended, with their logs')
-    .argument('<job...>', JOB)
+  addSelection(
+    program
+      .command('rm')
+      .description(
+        'Delete jobs, or all jobs that options select, if they have ended, with their logs',
+      )
+      .argument('[job...]', JOB),
+  )
     .option('--artifacts', 'delete their artifacts, too; this cannot be undone')
-    .action((names, options) =>
-      forEachJob(program, names, async (job) => {
-        await job.delete({ deleteArtifacts: options.artifacts === true });
-        return 'deleted';
-      }),
-    );
+    .action((names, options) => {
+      const deleteArtifacts = options.artifacts === true;
+      return isSelection(names, options)
+        ? changeMany(program, options, {
+            done: `deleted${deleteArtifacts ? ', with their artifacts' : ''}`,
+            run: (jobs, selection, how) => jobs.deleteMany(selection, { ...how, deleteArtifacts }),
+          })
+        : forEachJob(program, names, async (job) => {
+            await job.delete({ deleteArtifacts });
+            return 'deleted';
+          });
+    });
 }
 
 /** Runs an action for each job. If it fails for one job, the error is printed, and the next job follows. */

@@ -6,6 +6,7 @@ import { connectHere, type LocalConnection } from '../connection.ts';
 import { UsageError } from '../exit.ts';
 import {
   collectFile,
+  collectInputs,
   collectNames,
   collectPairs,
   collectPermissions,
@@ -56,6 +57,11 @@ export function addRunCommand(program: Program): void {
       'identity token for another system, in this variable (repeatable)',
       collectPairs,
     )
+    .option(
+      '--input <job[:path[:to]]>',
+      'copy artifacts of another job into the working directory (repeatable)',
+      collectInputs,
+    )
     .option('--namespace <name>', 'namespace of the job, if not that of the repository')
     .option('--name <name>', 'name of the job')
     .option('-d, --detach', 'print the name of the job and end')
@@ -82,6 +88,7 @@ export function addRunCommand(program: Program): void {
           timeoutMinutes: options.timeout,
           retries: options.retries,
           outputPath: options.output,
+          inputs: options.input,
           env: merge(options.envFile, options.env),
           secrets: merge(options.secretFile, options.secret),
           labels: options.label,

@@ -61,8 +61,10 @@ __all__ = [
     "AsyncJob",
     "AsyncRepositories",
     "AsyncWebhooks",
+    "BulkResult",
     "Client",
     "Delivery",
+    "InputArtifacts",
     "Job",
     "JobArtifacts",
     "JobFailed",
@@ -71,6 +73,7 @@ __all__ = [
     "LogLine",
     "Repositories",
     "Repository",
+    "SkippedJobs",
     "Webhook",
     "WebhookError",
     "WebhookEvent",
@@ -205,6 +208,37 @@ class JobInfo(_JobBase, total=False):
     exit_code: int
     total_cost: str
     artifacts: JobArtifacts
+
+
+class _InputBase(TypedDict):
+    job: str
+
+
+class InputArtifacts(_InputBase, total=False):
+    """
+    Artifacts of another job, for a job that runs with them. `job` is its name, `path` a file or folder among them (by default
+    all), and `to` where it is put in the working directory; a file is put into a folder that ends with a slash.
+    """
+
+    path: str
+    to: str
+
+
+class SkippedJobs(TypedDict):
+    """Jobs that were not changed for the same reason, with the names of at most 10 of them."""
+
+    reason: str
+    count: int
+    names: list[str]
+    message: str
+
+
+class BulkResult(TypedDict):
+    """How many jobs were selected and changed, and which were skipped."""
+
+    matched: int
+    done: int
+    skipped: list[SkippedJobs]
 
 
 class ArtifactFile(TypedDict):
@@ -347,6 +381,7 @@ class Client:
         timeout_minutes: int | None = None,
         retries: int | None = None,
         output_path: str | None = None,
+        inputs: Sequence[InputArtifacts] | None = None,
         name: str | None = None,
         namespace: str | None = None,
     ) -> Job:
@@ -381,11 +416,19 @@ class Client:
             "output_path": output_path,
         }
         given = {key: value for key, value in fields.items() if value is not None}
+        # REST has no fields for these.
+        in_graphql = {
+            "secrets": [{"name": key, "value": value} for key, value in (secrets or {}).items()],
+            "labels": [{"key": key, "value": value} for key, value in (labels or {}).items()],
+            "permissions": {key: access.upper() for key, access in (permissions or {}).items()},
+            "idTokens": [
+                {"variable": key, "audience": value} for key, value in (id_tokens or {}).items()
+            ],
+            "inputs": [dict(one) for one in inputs or []],
+        }
         try:
-            if secrets or labels or permissions or id_tokens:
-                self._create_with_graphql(
-                    namespace, given, secrets or {}, labels or {}, permissions or {}, id_tokens or {}
-                )
+            if any(in_graphql.values()):
+                self._create_with_graphql(namespace, given, in_graphql)
             else:
                 self.request("POST", f"/auth/v1/seed/{_quote(namespace)}/jobs", given)
         except LoamError as error:
@@ -398,12 +441,9 @@ class Client:
         self,
         namespace: str,
         given: Mapping[str, Any],
-        secrets: Mapping[str, str],
-        labels: Mapping[str, str],
-        permissions: Mapping[str, str],
-        id_tokens: Mapping[str, str],
+        in_graphql: Mapping[str, Any],
     ) -> None:
-        """REST has no field for these. GraphQL names fields and values in another form."""
+        """GraphQL names fields and values in another form than REST."""
         job_input = {
             re.sub(r"_(\w)", lambda found: found[1].upper(), key): value
             for key, value in given.items()
@@ -416,12 +456,7 @@ class Client:
             job_input["env"] = [
                 {"name": key, "value": value} for key, value in given["env"].items()
             ]
-        job_input["secrets"] = [{"name": key, "value": value} for key, value in secrets.items()]
-        job_input["labels"] = [{"key": key, "value": value} for key, value in labels.items()]
-        job_input["permissions"] = {key: access.upper() for key, access in permissions.items()}
-        job_input["idTokens"] = [
-            {"variable": key, "audience": value} for key, value in id_tokens.items()
-        ]
+        job_input.update({key: value for key, value in in_graphql.items() if value})
         self.graphql(
             "mutation ($input: CreateJobInput!) { createJob(input: $input) { job { id } } }",
             {"input": job_input},
@@ -437,6 +472,82 @@ class Client:
         namespace = namespace or self._own_namespace()
         for info in self._list(f"/{_quote(namespace)}/jobs", {"status": status}):
             yield cast(JobInfo, info)
+
+    def cancel_jobs(
+        self,
+        namespace: str | None = None,
+        *,
+        names: Sequence[str] | None = None,
+        filter: Mapping[str, Any] | None = None,
+        dry_run: bool = False,
+    ) -> BulkResult:
+        """
+        Cancels the queued and running jobs of a namespace that have one of up to 1000 names, or match a `JobFilter` of GraphQL,
+        such as `{"labels": [{"key": "sweep"}]}`; an empty filter matches all. With `dry_run`, they are only counted.
+        """
+        return self._change_jobs("cancel", namespace, names, filter, {"dryRun": dry_run})
+
+    def rerun_jobs(
+        self,
+        namespace: str | None = None,
+        *,
+        names: Sequence[str] | None = None,
+        filter: Mapping[str, Any] | None = None,
+        newest_commit: bool = False,
+        dry_run: bool = False,
+    ) -> BulkResult:
+        """Creates a job with the settings of each job that is selected as in `cancel_jobs`."""
+        more = {"newestCommit": newest_commit, "dryRun": dry_run}
+        return self._change_jobs("rerun", namespace, names, filter, more)
+
+    def delete_jobs(
+        self,
+        namespace: str | None = None,
+        *,
+        names: Sequence[str] | None = None,
+        filter: Mapping[str, Any] | None = None,
+        delete_artifacts: bool = False,
+        dry_run: bool = False,
+    ) -> BulkResult:
+        """Deletes the jobs that are selected as in `cancel_jobs` and have ended, with their logs."""
+        more = {"deleteArtifacts": delete_artifacts, "dryRun": dry_run}
+        return self._change_jobs("delete", namespace, names, filter, more)
+
+    def _change_jobs(
+        self,
+        verb: str,
+        namespace: str | None,
+        names: Sequence[str] | None,
+        filter: Mapping[str, Any] | None,
+        more: Mapping[str, Any],
+    ) -> BulkResult:
+        """Repeats the call, which ends after 10,000 jobs or 20 seconds, until all selected jobs are done."""
+        query = (
+            f"mutation ($input: {verb.capitalize()}JobsInput!) {{ {verb}Jobs(input: $input) {{"
+            " matched done skipped { reason count names message } endCursor } }"
+        )
+        selected = {
+            "namespace": namespace or self._own_namespace(),
+            "names": None if names is None else list(names),
+            "filter": None if filter is None else dict(filter),
+            **more,
+        }
+        result: BulkResult = {"matched": 0, "done": 0, "skipped": []}
+        after = None
+        while True:
+            answer = self.graphql(query, {"input": {**selected, "after": after}})[f"{verb}Jobs"]
+            result["matched"] += answer["matched"]
+            result["done"] += answer["done"]
+            for skipped in answer["skipped"]:
+                same = [one for one in result["skipped"] if one["reason"] == skipped["reason"]]
+                if same:
+                    same[0]["count"] += skipped["count"]
+                    same[0]["names"] = [*same[0]["names"], *skipped["names"]][:10]
+                else:
+                    result["skipped"].append(skipped)
+            after = answer["endCursor"]
+            if after is None:
+                return result
 
     def whoami(self) -> dict[str, str]:
         """The user of the token: `user_id`, `username`, `email` and `namespace`."""
@@ -1035,6 +1146,7 @@ class AsyncClient:
         timeout_minutes: int | None = None,
         retries: int | None = None,
         output_path: str | None = None,
+        inputs: Sequence[InputArtifacts] | None = None,
         name: str | None = None,
         namespace: str | None = None,
     ) -> AsyncJob:
@@ -1059,6 +1171,7 @@ class AsyncClient:
             timeout_minutes=timeout_minutes,
             retries=retries,
             output_path=output_path,
+            inputs=inputs,
             name=name,
             namespace=namespace,
         )
@@ -1074,6 +1187,57 @@ class AsyncClient:
         """As `Client.jobs`."""
         async for info in _in_threads(self._client.jobs(namespace, status=status)):
             yield info
+
+    async def cancel_jobs(
+        self,
+        namespace: str | None = None,
+        *,
+        names: Sequence[str] | None = None,
+        filter: Mapping[str, Any] | None = None,
+        dry_run: bool = False,
+    ) -> BulkResult:
+        """As `Client.cancel_jobs`."""
+        return await _in_thread(
+            self._client.cancel_jobs, namespace, names=names, filter=filter, dry_run=dry_run
+        )
+
+    async def rerun_jobs(
+        self,
+        namespace: str | None = None,
+        *,
+        names: Sequence[str] | None = None,
+        filter: Mapping[str, Any] | None = None,
+        newest_commit: bool = False,
+        dry_run: bool = False,
+    ) -> BulkResult:
+        """As `Client.rerun_jobs`."""
+        return await _in_thread(
+            self._client.rerun_jobs,
+            namespace,
+            names=names,
+            filter=filter,
+            newest_commit=newest_commit,
+            dry_run=dry_run,
+        )
+
+    async def delete_jobs(
+        self,
+        namespace: str | None = None,
+        *,
+        names: Sequence[str] | None = None,
+        filter: Mapping[str, Any] | None = None,
+        delete_artifacts: bool = False,
+        dry_run: bool = False,
+    ) -> BulkResult:
+        """As `Client.delete_jobs`."""
+        return await _in_thread(
+            self._client.delete_jobs,
+            namespace,
+            names=names,
+            filter=filter,
+            delete_artifacts=delete_artifacts,
+            dry_run=dry_run,
+        )
 
     async def whoami(self) -> dict[str, str]:
         """As `Client.whoami`."""

@@ -29,6 +29,8 @@ export type JobInfo = {
   retries: number;
   retryCount: number;
   outputPath: string | null;
+  /** Artifacts of other jobs in the working directory; an empty path is the root. */
+  inputs: readonly { jobName: string; path: string; to: string }[];
   /** Of the last process, or 128 + the number of the signal that ended it. */
   exitCode: number | null;
   /** As text: a number would lose cents. */

@@ -36,6 +36,17 @@ export type JobOptions = {
   permissions?: { repo?: 'read' | 'write'; jobs?: 'read' | 'write' } | undefined;
   /** Identity tokens for other systems: the variable of each, and its audience. `<variable>_FILE` names a file that is renewed. */
   idTokens?: Record<string, string> | undefined;
+  /** Artifacts of other jobs of the namespace, which are copied into the working directory. */
+  inputs?: InputArtifacts[] | undefined;
+};
+
+export type InputArtifacts = {
+  /** The name of the job. */
+  job: string;
+  /** A file or folder among its artifacts; by default all. */
+  path?: string | undefined;
+  /** Where it is put in the working directory; a file is put into a folder that ends with a slash. */
+  to?: string | undefined;
 };
 
 type Access = 'READ' | 'WRITE';
@@ -59,6 +70,7 @@ type CreateInput = {
   timeoutMinutes?: number;
   retries?: number;
   outputPath?: string;
+  inputs?: { job: string; path?: string; to?: string }[];
   env?: Pair<'name'>[];
   secrets?: Pair<'name'>[];
   labels?: Pair<'key'>[];
@@ -91,6 +103,7 @@ export function createInput(
       timeoutMinutes: options.timeoutMinutes,
       retries: options.retries,
       outputPath: options.outputPath,
+      inputs: options.inputs,
       env: options.env && pairs(options.env, 'name'),
       secrets: options.secrets && pairs(options.secrets, 'name'),
       labels: options.labels && pairs(options.labels, 'key'),

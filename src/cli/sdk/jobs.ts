@@ -1,5 +1,13 @@
-/** Jobs: create, read, follow, wait, cancel, run again, delete. */
+/** Jobs: create, read, follow, wait, cancel, run again, delete; also many at once. */
 import { Artifacts } from './artifacts.ts';
+import {
+  type BulkOptions,
+  type BulkResult,
+  cancelJobs,
+  deleteJobs,
+  type JobSelection,
+  rerunJobs,
+} from './bulk.ts';
 import { HTTP_STATUS, LoamError } from './errors.ts';
 import { readEvents, type ServerEvent } from './event-stream.ts';
 import { graphql } from './graphql.ts';
@@ -21,7 +29,7 @@ const JOB_FIELDS = graphql(`
     region timeoutMinutes retries retryCount outputPath exitCode costPerHour totalCost runtimeSeconds
     createdAt startedAt completedAt createdBy { username } labels { key value } environmentNames secretNames
     permissions { repo jobs } idTokens { variable audience }
-    rerunOf { name } artifacts { fileCount sizeBytes path }
+    inputs { jobName path to } rerunOf { name } artifacts { fileCount sizeBytes path }
   }
 `);
 
@@ -286,6 +294,34 @@ export class Jobs {
       if ((await job.info()).command !== command) throw error;
       return job;
     }
+  }
+
+  /**
+   * Cancels the queued and running jobs that match.
+   * @throws LoamError `invalid_request`, `not_found` for the namespace, `permission_denied`
+   */
+  cancelMany(selection: JobSelection, options: BulkOptions = {}): Promise<BulkResult> {
+    return cancelJobs(this.#transport, selection, options);
+  }
+
+  /**
+   * Creates a job with the settings of each job that matches.
+   * @param options.newestCommit runs the current commits of the branches instead of the same commits
+   * @throws LoamError as `cancelMany`
+   */
+  rerunMany(
+    selection: JobSelection,
+    options: BulkOptions & { newestCommit?: boolean | undefined } = {},
+  ): Promise<BulkResult> {
+    return rerunJobs(this.#transport, selection, options);
+  }
+
+  /** Deletes the jobs that match and have ended, with their logs. @throws LoamError as `cancelMany` */
+  deleteMany(
+    selection: JobSelection,
+    options: BulkOptions & { deleteArtifacts?: boolean | undefined } = {},
+  ): Promise<BulkResult> {
+    return deleteJobs(this.#transport, selection, options);
   }
 
   /**

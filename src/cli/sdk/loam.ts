@@ -25,6 +25,7 @@
  * ```
  */
 export { type ArtifactListOptions, Artifacts, type DownloadOptions } from './artifacts.ts';
+export type { BulkOptions, BulkResult, JobSelection, SkippedJobs } from './bulk.ts';
 export { Client, type Identity } from './client.ts';
 export type { ArtifactFile } from './download.ts';
 export { LoamError } from './errors.ts';
@@ -40,7 +41,7 @@ export type {
   Region,
   StatusChange,
 } from './job-info.ts';
-export type { JobOptions } from './job-input.ts';
+export type { InputArtifacts, JobOptions } from './job-input.ts';
 export { Job, JobFailed, Jobs, type LogOptions } from './jobs.ts';
 export type { ListOptions } from './pages.ts';
 export type {
