@@ -8,16 +8,14 @@
 import type pg from 'pg';
 import { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
-import { AppError, busy, invalid } from '../base/errors.ts';
+import { AppError, busy, type ErrorCode, invalid } from '../base/errors.ts';
 import { addAuditToStatement } from '../identity/audit.ts';
 import {
   type Account,
   type Action,
   anyTargetIn,
-  can,
   demand,
   demandAccount,
-  type Target,
   type Viewer,
 } from '../identity/permissions.ts';
 import { retryConflicts } from '../platform/database/client.ts';
@@ -103,7 +101,8 @@ export function cancelJobs(
 ): Promise<BulkResult> {
   return runBulk(services, viewer, input, {
     action: 'job.cancel',
-    isPermitted: (job) => can(viewer, 'job.cancel', job),
+    wrongStatus: 'It has ended.',
+    demandPermission: (job) => demand(viewer, 'job.cancel', job),
     statuses: ['queued', 'running'],
     run: (author, jobs, report) =>
       changeLocked(
@@ -125,8 +124,9 @@ export function deleteJobs(
   const { userId } = demandAccount(viewer);
   return runBulk(services, viewer, input, {
     action: 'job.deleteOwn',
-    isPermitted: (job) =>
-      can(viewer, job.createdById === userId ? 'job.deleteOwn' : 'job.deleteAny', job),
+    wrongStatus: 'It is queued or running: cancel it first.',
+    demandPermission: (job) =>
+      demand(viewer, job.createdById === userId ? 'job.deleteOwn' : 'job.deleteAny', job),
     statuses: ['succeeded', 'failed', 'cancelled', 'timed_out'],
     async run(author, jobs, report) {
       await changeLocked(services, jobs, report, isOver, (client, locked) =>
@@ -148,43 +148,42 @@ export function rerunJobs(
 ): Promise<BulkResult> {
   return runBulk(services, viewer, input, {
     action: 'job.create',
-    isPermitted: (job) => can(viewer, 'job.create', job),
+    demandPermission: (job) => demand(viewer, 'job.create', job),
     statuses: null,
     async run(_author, jobs, report) {
       const { namespace } = input;
-      for (let at = 0; at < jobs.length; at += RERUNS_AT_ONCE)
-        await Promise.all(
-          jobs.slice(at, at + RERUNS_AT_ONCE).map(async ({ name }) => {
-            if (report.isOverQuota) return report.skip('quota_exceeded', name);
-            const settings = { namespace, name, newestCommit };
-            try {
-              await rerunJob(services, viewer, settings, { id: true });
-              report.done += 1;
-            } catch (error) {
-              if (!(error instanceof AppError)) throw error;
-              report.skip(reasonOf(error), name, error.message);
-            }
-          }),
-        );
+      const rerun = async ({ name }: Row) => {
+        if (report.isOverQuota) return report.skip('quota_exceeded', name);
+        const settings = { namespace, name, newestCommit };
+        try {
+          await rerunJob(services, viewer, settings, { id: true });
+          report.done += 1;
+        } catch (error) {
+          if (!(error instanceof AppError)) throw error;
+          report.skip(RERUN_REASONS[error.code] ?? 'not_repeatable', name, error.message);
+        }
+      };
+      for (let at = 0; at < jobs.length; at += RERUNS_AT_ONCE) {
+        const running = jobs.slice(at, at + RERUNS_AT_ONCE).map(rerun);
+        for (const result of await Promise.allSettled(running))
+          if (result.status === 'rejected') throw result.reason;
+      }
     },
   });
 }
 
-/** @throws the error itself if it concerns the whole call */
-function reasonOf(error: AppError): SkipReason {
-  const { code, message } = error;
-  if (code === 'quota_exceeded') return code;
-  if (code === 'permission_denied') return 'not_permitted';
-  if (code === 'not_found' && message.startsWith('Job')) return 'not_found';
-  if (['not_found', 'conflict', 'invalid_request', 'already_exists'].includes(code))
-    return 'not_repeatable';
-  throw error;
-}
+const RERUN_REASONS: Partial<Record<ErrorCode, SkipReason>> = {
+  quota_exceeded: 'quota_exceeded',
+  permission_denied: 'not_permitted',
+};
 
 type BulkAction = {
   /** What the viewer must be allowed to do to some jobs of the namespace. */
   action: Action;
-  isPermitted(job: Target & { createdById: string | null }): boolean;
+  /** Why jobs with other statuses are skipped. */
+  wrongStatus?: string;
+  /** @throws AppError 403 */
+  demandPermission(job: Row): void;
   /** The statuses of jobs that match, unless they are selected by name; null: any. */
   statuses: readonly JobStatus[] | null;
   run(author: Account, jobs: readonly Row[], report: Report): Promise<void>;
@@ -194,7 +193,7 @@ async function runBulk(
   services: BulkDeps,
   viewer: Viewer,
   input: BulkInput,
-  { action, isPermitted, statuses, run }: BulkAction,
+  { action, wrongStatus, demandPermission, statuses, run }: BulkAction,
 ): Promise<BulkResult> {
   const author = demandAccount(viewer);
   const namespace = await findNamespace(services, input.namespace);
@@ -203,16 +202,21 @@ async function runBulk(
   return limitCalls(services.pool, namespace.id, async () => {
     const stopAt = Date.now() + MAX_MS;
     const { items, hasNextPage } = await select(services, viewer, namespace.id, input, statuses);
-    const report = new Report();
+    const report = new Report(wrongStatus);
     let at = 0;
     while (at < items.length && Date.now() < stopAt) {
       const batch = items.slice(at, at + BATCH).map(({ node }) => node);
       at += batch.length;
       const possible = batch.filter((job) => {
-        if (!isPermitted(job)) report.skip('not_permitted', job.name);
-        else if (statuses && !statuses.includes(job.status)) report.skip('wrong_status', job.name);
-        else return true;
-        return false;
+        try {
+          demandPermission(job);
+        } catch (error) {
+          report.skip('not_permitted', job.name, (error as Error).message);
+          return false;
+        }
+        const isPossible = statuses?.includes(job.status) ?? true;
+        if (!isPossible) report.skip('wrong_status', job.name);
+        return isPossible;
       });
       if (input.dryRun) report.done += possible.length;
       else if (possible.length > 0) await run(author, possible, report);
@@ -289,8 +293,13 @@ function intersect(
 class Report {
   done = 0;
   readonly #skipped = new Map<SkipReason, SkippedJobs>();
+  readonly #messages: Readonly<Record<SkipReason, string>>;
 
-  skip(reason: SkipReason, name: string, message: string = SKIP_REASONS[reason]): void {
+  constructor(wrongStatus: string = SKIP_REASONS.wrong_status) {
+    this.#messages = { ...SKIP_REASONS, wrong_status: wrongStatus };
+  }
+
+  skip(reason: SkipReason, name: string, message = this.#messages[reason]): void {
     const skipped = this.#skipped.get(reason) ?? { reason, message, count: 0, names: [] };
     this.#skipped.set(reason, skipped);
     skipped.count += 1;

@@ -39,6 +39,8 @@ beforeAll(async () => {
     'origin',
     `HEAD:refs/heads/${HOSTILE_BRANCH}`,
   ]);
+  const source = { namespace: 'ada', name: 'source', repo: 'ada/code', outputPath: 'out' };
+  await submit(ada, { ...source, command: 'echo x > out/x' });
   const { jobOptions } = await ada.gql(print(NewJobQuery), { namespace: 'ada' });
   options = jobOptions;
 });
@@ -70,7 +72,8 @@ async function settingsOf(name: string) {
   const { job, labels } = rows[0];
   const { command, namespace_id, repo, branch, image, gpu, gpu_count, cpu, memory_gb, disk_gb } =
     job;
-  const { env, region, timeout_minutes, retries, output_path, cost_per_hour, identity } = job;
+  const { env, region, timeout_minutes, retries, output_path, inputs, cost_per_hour, identity } =
+    job;
   const { job: shown } = await ada.gql(
     'query ($namespace: String!, $name: String!) { job(namespace: $namespace, name: $name) { secretNames } }',
     { namespace: 'ada', name },
@@ -84,6 +87,7 @@ async function settingsOf(name: string) {
       timeout_minutes,
       retries,
       output_path,
+      inputs,
       cost_per_hour,
       labels,
       shown?.secretNames,
@@ -102,6 +106,7 @@ const DRAFTS: [name: string, changes: Partial<Draft>][] = [
       ...{ gpu: 'A100_80GB', gpuCount: '2', cpu: '16', memoryGb: '64', diskGb: '70' },
       ...{ region: 'EU_WEST_1', timeoutMinutes: '90', retries: '2' },
       outputPath: `out dir/it's "$HOME"`,
+      inputs: `source\nsource:it's "$HOME":in dir/\nsource::all`,
       command: `${HOSTILE_COMMAND}\nsecond 'line'\n\n`,
       env: `A=it's "$HOME" \`id\` \\n  \nEMPTY=\nEQUALS==x=`,
       secrets: 'KEY=hush',
@@ -131,7 +136,9 @@ test('the curl line creates the job of the form, without what REST lacks', async
   needs(ctx, 'curl');
   for (const [first, changes] of DRAFTS) {
     const name = `${first}-curl`;
-    const given = { namespace: 'ada', ...changes, secrets: '', labels: '', identity: {} };
+    const given = {
+      ...{ namespace: 'ada', ...changes, secrets: '', labels: '', inputs: '', identity: {} },
+    };
     const input = toCreateInput(newDraft(options, { ...given, name: `${name}-form` }));
     await submit(ada, input);
     await runLine(formatJobCurl({ ...input, name }, app.base));

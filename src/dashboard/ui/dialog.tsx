@@ -82,6 +82,8 @@ function focusPage(): void {
 export function Confirm({
   title,
   verb,
+  keep = 'Keep it',
+  look = 'danger',
   name,
   children,
   act,
@@ -89,6 +91,9 @@ export function Confirm({
 }: {
   title: string;
   verb: string;
+  /** The label of the button that changes nothing. */
+  keep?: string;
+  look?: 'danger' | 'primary';
   name?: string;
   children: ReactNode;
   act: () => Promise<Problem | undefined | null>;
@@ -129,10 +134,10 @@ export function Confirm({
         )}
         {problem && <ProblemBox problem={problem} />}
         <div className="flex justify-end gap-2">
-          <Button onClick={onClose}>Keep it</Button>
+          <Button onClick={onClose}>{keep}</Button>
           <Button
             type="submit"
-            look="danger"
+            look={look}
             busy={busy}
             disabled={name !== undefined && typed !== name}
           >

@@ -96,6 +96,17 @@ export function JobSettings({ job }: { job: JobData }) {
             <code className="break-all">{job.outputPath}</code>
           </Setting>
         )}
+        {job.inputs.length > 0 && (
+          <Setting name="Inputs">
+            <ul>
+              {job.inputs.map((input) => (
+                <li key={`${input.jobName} ${input.path} ${input.to}`}>
+                  <InputArtifacts namespace={job.namespace} {...input} />
+                </li>
+              ))}
+            </ul>
+          </Setting>
+        )}
         <NameSetting name="Environment" names={job.environmentNames} />
         <NameSetting name="Secrets" names={job.secretNames} />
         {job.permissions && (
@@ -135,6 +146,39 @@ export function JobSettings({ job }: { job: JobData }) {
         </Setting>
       </dl>
     </section>
+  );
+}
+
+/** Artifacts of another job, and where they are in the working directory. */
+function InputArtifacts({
+  namespace,
+  jobName,
+  path,
+  to,
+  job,
+}: JobData['inputs'][number] & { namespace: string }) {
+  return (
+    <>
+      {job ? (
+        <Link to="/$namespace/-/jobs/$job" params={{ namespace, job: job.name }} className="link">
+          {jobName}
+        </Link>
+      ) : (
+        jobName
+      )}
+      {path && (
+        <>
+          {': '}
+          <code className="break-all">{path}</code>
+        </>
+      )}
+      {to && (
+        <>
+          {' → '}
+          <code className="break-all">{to}</code>
+        </>
+      )}
+    </>
   );
 }
 

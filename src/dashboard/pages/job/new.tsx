@@ -263,6 +263,7 @@ function JobForm({
 
 const ADVANCED_FIELDS = new Set([
   'outputPath',
+  'inputs',
   'region',
   'timeoutMinutes',
   'retries',

@@ -27,6 +27,7 @@ export const JobFacts = graphql(`
     totalCost
     runtimeSeconds
     outputPath
+    inputs { jobName path to job { id name } }
     environmentNames
     secretNames
     permissions { repo jobs }

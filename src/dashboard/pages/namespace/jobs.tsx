@@ -14,6 +14,7 @@ import type { JobStatus } from '../../ui/status.tsx';
 import { TerminalBox } from '../../ui/terminal-box.tsx';
 import { JobRow, JobRowData } from '../jobs/job-row.tsx';
 import { useLiveJobs } from '../jobs/live-jobs.ts';
+import { SelectionBar, useSelection } from '../jobs/selection.tsx';
 import { NamespaceFrame } from './frame.tsx';
 
 const JobsQuery = graphql(
@@ -24,7 +25,7 @@ const JobsQuery = graphql(
       viewerRole
       jobs(first: $first, filter: $filter, sort: $sort, order: $order) {
         totalCount
-        nodes { id ...JobRow }
+        nodes { id name ...JobRow }
         pageInfo { hasNextPage }
       }
     }
@@ -88,22 +89,49 @@ export function JobList({ namespace, repository }: { namespace: string; reposito
     variables: { namespace, filter, first, sort: by, order },
   });
   const live = useLiveJobs([namespace], asked.again);
+  const selection = useSelection(JSON.stringify([namespace, filter]));
   const isFiltered = Boolean(status || gpu || name || label);
   return (
     <>
       <Filters search={search} live={<LiveDot state={live} />} />
-      <Load asked={asked} of={(data) => data.namespace?.jobs} what="list">
-        {({ nodes, totalCount, pageInfo }) =>
+      <Load
+        asked={asked}
+        of={({ namespace: owner }) => owner?.jobs && { ...owner.jobs, role: owner.viewerRole }}
+        what="list"
+      >
+        {({ nodes, totalCount, pageInfo, role }) =>
           nodes.length === 0 ? (
             <NoJobs namespace={namespace} repository={repository} isFiltered={isFiltered} />
           ) : (
             <>
-              <p role="status" className="mb-2 text-sm text-dim">
-                {formatCount(totalCount, 'job')}
-              </p>
+              {mayWrite(role) ? (
+                <SelectionBar
+                  selection={selection}
+                  namespace={namespace}
+                  filter={filter}
+                  shown={nodes.map((job) => job.name)}
+                  total={totalCount}
+                  onChange={asked.again}
+                />
+              ) : (
+                <p role="status" className="mb-2 text-sm text-dim">
+                  {formatCount(totalCount, 'job')}
+                </p>
+              )}
               <ul className="rows">
                 {nodes.map((job) => (
-                  <JobRow key={job.id} job={job} />
+                  <JobRow
+                    key={job.id}
+                    job={job}
+                    select={
+                      mayWrite(role)
+                        ? {
+                            isSelected: selection.matching || selection.names.has(job.name),
+                            onChange: (isSelected) => selection.toggle([job.name], isSelected),
+                          }
+                        : undefined
+                    }
+                  />
                 ))}
               </ul>
               <ShowMoreButton
@@ -224,6 +252,10 @@ function NoJobs({
       </div>
     </Empty>
   );
+}
+
+function mayWrite(role: string | null): boolean {
+  return role === 'WRITE' || role === 'ADMIN';
 }
 
 function isOneOf<T extends string>(all: readonly T[], value: string | undefined): value is T {

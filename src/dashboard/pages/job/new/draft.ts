@@ -22,6 +22,8 @@ export type Draft = {
   timeoutMinutes: string;
   retries: string;
   outputPath: string;
+  /** Lines of `job:path:to`. */
+  inputs: string;
   /** Lines of `NAME=value`. */
   env: string;
   secrets: string;
@@ -68,6 +70,7 @@ export function newDraft(options: JobOptions, given: Partial<Draft>): Draft {
     timeoutMinutes: text(options.timeoutMinutes.default),
     retries: text(options.retries.default),
     outputPath: '',
+    inputs: '',
     env: '',
     secrets: '',
     labels: '',
@@ -101,6 +104,9 @@ export function draftFromJob({ job, namespace }: RerunData): Partial<Draft> {
     timeoutMinutes: String(job.timeoutMinutes),
     retries: String(job.retries),
     outputPath: job.outputPath ?? '',
+    inputs: job.inputs
+      .map(({ jobName, path, to }) => [jobName, path, to].join(':').replace(/:+$/, ''))
+      .join('\n'),
     env: lines(job.environmentNames),
     secrets: lines(job.secretNames),
     identity: identityOf(job),
@@ -172,6 +178,8 @@ export function validateDraft(draft: Draft, options: JobOptions): Problems {
   }
   if (/(^|\/)\.\.(\/|$)/.test(draft.outputPath))
     problems.outputPath = 'No part of the path may be ..';
+  if (parseInputs(draft.inputs).some(({ job, more }) => !job || more.length > 0))
+    problems.inputs = 'Each line must be job:path:to';
   for (const field of ['env', 'secrets'] as const) {
     const wrong = parsePairs(draft[field]).find(
       (each) => !each || !matches(options.variables.namePattern, each[0]),
@@ -207,6 +215,9 @@ export function toCreateInput(draft: Draft): Input {
     timeoutMinutes: Number(draft.timeoutMinutes),
     retries: Number(draft.retries),
     ...(draft.outputPath && { outputPath: draft.outputPath }),
+    ...(draft.inputs.trim() && {
+      inputs: parseInputs(draft.inputs).map(({ job, path, to }) => ({ job, path, to })),
+    }),
     ...(draft.env.trim() && { env: variables(draft.env) }),
     ...(draft.secrets.trim() && { secrets: variables(draft.secrets) }),
     ...(labels.length > 0 && { labels }),
@@ -220,6 +231,17 @@ export function pricePerHour(draft: Draft, options: JobOptions): number {
   const gpus = draft.gpu === 'NONE' ? 0 : Number(draft.gpuCount) * Number(gpu?.pricePerHour ?? 0);
   const cpus = Number(draft.cpu) * Number(options.cpuPricePerHour);
   return gpus + cpus + Number(draft.memoryGb) * Number(options.memoryGbPricePerHour);
+}
+
+/** Parses lines of `job`, `job:path` or `job:path:to`. */
+function parseInputs(text: string) {
+  return text
+    .split('\n')
+    .filter((line) => line.trim())
+    .map((line) => {
+      const [job = '', path = '', to = '', ...more] = line.trim().split(':');
+      return { job, path, to, more };
+    });
 }
 
 /** Parses lines of `name=value`; null for a line that is not a pair. */

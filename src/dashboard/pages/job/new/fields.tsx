@@ -164,6 +164,17 @@ export function AdvancedFields({ draft, options, problems, set }: FieldsProps) {
           onChange={({ target }) => set({ labels: target.value })}
         />
       </Field>
+      <Field
+        label="Inputs"
+        problem={problems.inputs}
+        hint="Artifacts of other jobs. One per line: job:path:to, such as train:model:in/"
+      >
+        <TextArea
+          rows={2}
+          value={draft.inputs}
+          onChange={({ target }) => set({ inputs: target.value })}
+        />
+      </Field>
       <Field label="Environment" problem={problems.env} hint="One per line: NAME=value">
         <TextArea
           rows={4}

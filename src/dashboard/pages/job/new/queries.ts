@@ -59,6 +59,7 @@ export const RerunQuery = graphql(`
       timeoutMinutes
       retries
       outputPath
+      inputs { jobName path to }
       environmentNames
       secretNames
       permissions { repo jobs }

@@ -27,6 +27,8 @@ export function formatLoamRun(input: Input, options: JobOptions): string {
   if (input.region && input.region !== options.defaultRegion)
     add('region', restName(input.region).toLowerCase());
   if (input.outputPath) add('output', input.outputPath);
+  for (const { job, path, to } of input.inputs ?? [])
+    add('input', [job, path, to].join(':').replace(/:+$/, ''));
   for (const { name, value } of input.env ?? []) add('env', `${name}=${value}`);
   for (const { name } of input.secrets ?? []) add('secret', name);
   for (const { key, value } of input.labels ?? []) add('label', `${key}=${value ?? ''}`);
@@ -53,9 +55,9 @@ const REST_NAMES: Partial<Record<keyof Input, string>> = {
   outputPath: 'output_path',
 };
 
-/** REST has no fields for secrets, labels, permissions and identity tokens. */
+/** REST has no fields for secrets, labels, inputs, permissions and identity tokens. */
 export function formatJobCurl(
-  { namespace, secrets, labels, permissions, idTokens, ...input }: Input,
+  { namespace, secrets, labels, inputs, permissions, idTokens, ...input }: Input,
   origin: string,
 ): string {
   const body = Object.entries(input).map(([name, value]) => {
