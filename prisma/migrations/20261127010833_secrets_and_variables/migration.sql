@@ -19,7 +19,7 @@ CREATE TABLE "stored_values" (
     "name" TEXT NOT NULL,
     "value" TEXT,
     "sealed" BYTEA,
-    "refs" TEXT[],
+    "refs" TEXT[] DEFAULT ARRAY[]::TEXT[],
     "updated_by" TEXT NOT NULL,
     "created_at" TIMESTAMPTZ(3) NOT NULL DEFAULT CURRENT_TIMESTAMP,
     "updated_at" TIMESTAMPTZ(3) NOT NULL DEFAULT CURRENT_TIMESTAMP,
