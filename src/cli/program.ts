@@ -13,6 +13,7 @@ import { addOpenCommand } from './commands/open.ts';
 import { addOrganizationCommands } from './commands/organizations.ts';
 import { addRepositoryCommands } from './commands/repositories.ts';
 import { addRunCommand } from './commands/run.ts';
+import { addSecretCommands } from './commands/secrets.ts';
 import { addSignInCommands } from './commands/sign-in.ts';
 import { addTopCommand } from './commands/top.ts';
 import { addVersionCommand } from './commands/version.ts';
@@ -42,6 +43,7 @@ export function createProgram(): Program {
   addArtifactCommands(program);
   addRepositoryCommands(program);
   addFileCommands(program);
+  addSecretCommands(program);
   addWebhookCommands(program);
   addListenCommand(program);
   addCredentialCommands(program);

@@ -236,6 +236,26 @@ export async function ask(question: string, signal?: AbortSignal): Promise<strin
   }
 }
 
+/** Asks on the terminal, without showing the answer. @returns the answer without its newline */
+export async function askHidden(question: string): Promise<string> {
+  const { createInterface } = await import('node:readline/promises');
+  const { Writable } = await import('node:stream');
+  process.stderr.write(safeLines(question));
+  const hidden = new Writable({ write: (_chunk, _encoding, done) => done() });
+  // With `terminal`, the terminal itself shows no keys, and the interface writes them to `hidden`.
+  const reader = createInterface({ input: process.stdin, output: hidden, terminal: true });
+  reader.on('SIGINT', () => {
+    reader.close();
+    process.kill(process.pid, 'SIGINT');
+  });
+  try {
+    return await reader.question('');
+  } finally {
+    reader.close();
+    process.stderr.write('\n');
+  }
+}
+
 /** One line on stderr that changes in place; on no terminal, a line for each text. */
 export class StatusLine {
   #shown = '';

@@ -110,10 +110,14 @@ test('the example of the reference runs, with the credentials of the command', a
 test('run passes every field, by GraphQL those that REST lacks', async () => {
   const common = `repo="ada/model", branch="main", image="debian", gpu="A100-80GB:2", cpu=4, memory_gb=8,
     disk_gb=10, env={"A": "1"}, region="eu-west-1", timeout_minutes=5, retries=1, output_path="out"`;
+  await ada.gql(
+    `mutation { setVariable(input: {namespace: "ada", name: "REGION", value: "eu"}) { variable { name } }
+      setSecret(input: {namespace: "ada", name: "TOKEN", value: "x", refs: ["main"]}) { secret { name } } }`,
+  );
   await value(`
 client.run("exit 0", name="rest", ${common})
-client.run("exit 0", name="graphql", labels={"team": "vision"}, secrets={"KEY": "x"},
-  permissions={"repo": "write"}, id_tokens={"CLOUD": "sts.example.com"}, ${common})
+client.run("exit 0", name="graphql", labels={"team": "vision"}, secrets={"KEY": "x"}, secret_names=["TOKEN"],
+    variable_names=["REGION"], permissions={"repo": "write"}, id_tokens={"CLOUD": "sts.example.com"}, ${common})
 print(json.dumps(None))`);
   for (const name of ['rest', 'graphql'])
     expect(await jobOf(ada, 'ada', name)).toMatchObject({
@@ -131,11 +135,13 @@ print(json.dumps(None))`);
       outputPath: 'out',
     });
   const { job } = await ada.gql(
-    `{ job(namespace: "ada", name: "graphql") {
-      environmentNames labels { key value } permissions { repo jobs } idTokens { variable audience } } }`,
+    `{ job(namespace: "ada", name: "graphql") { environmentNames storedSecretNames storedVariableNames
+      labels { key value } permissions { repo jobs } idTokens { variable audience } } }`,
   );
   expect(job).toEqual({
     environmentNames: ['A'],
+    storedSecretNames: ['TOKEN'],
+    storedVariableNames: ['REGION'],
     labels: [{ key: 'team', value: 'vision' }],
     permissions: { repo: 'WRITE', jobs: null },
     idTokens: [{ variable: 'CLOUD', audience: 'sts.example.com' }],

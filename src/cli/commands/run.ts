@@ -5,6 +5,7 @@ import type { Program } from '../command.ts';
 import { connectHere, type LocalConnection } from '../connection.ts';
 import { UsageError } from '../exit.ts';
 import {
+  collect,
   collectFile,
   collectInputs,
   collectNames,
@@ -43,6 +44,8 @@ export function addRunCommand(program: Program): void {
     .option('--env-file <file>', 'file of NAME=VALUE lines', collectFile)
     .option('--secret <name>', 'secret: a variable that is set here (repeatable)', collectNames)
     .option('--secret-file <file>', 'file of NAME=VALUE lines with secrets', collectFile)
+    .option('--use-secret <names>', 'secrets of the repository or its namespace', collect)
+    .option('--use-variable <names>', 'variables of the repository or its namespace', collect)
     .option('--label <key=value>', 'label (repeatable)', collectPairs)
     .option('--timeout <time>', 'timeout of an attempt, such as 90m or 4h', parseMinutes)
     .option('--retries <n>', 'how often a failed job is retried', parseCount)
@@ -91,6 +94,8 @@ export function addRunCommand(program: Program): void {
           inputs: options.input,
           env: merge(options.envFile, options.env),
           secrets: merge(options.secretFile, options.secret),
+          secretNames: options.useSecret,
+          variableNames: options.useVariable,
           labels: options.label,
           permissions: options.permission,
           idTokens: options.idToken,

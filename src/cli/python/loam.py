@@ -374,6 +374,8 @@ class Client:
         disk_gb: int | None = None,
         env: Mapping[str, str] | None = None,
         secrets: Mapping[str, str] | None = None,
+        secret_names: Sequence[str] | None = None,
+        variable_names: Sequence[str] | None = None,
         labels: Mapping[str, str] | None = None,
         permissions: Mapping[str, str] | None = None,
         id_tokens: Mapping[str, str] | None = None,
@@ -389,8 +391,9 @@ class Client:
         Creates a job and returns at once. The job needs `repo` (as `namespace/name`), `image`, or both. Fields that are left
         out have the defaults of the API. `gpu` also takes a model with a count, as `A100-80GB:2`. Without `name`, the job gets
         one with a random end; without `namespace`, it belongs to that of `repo`, or else to the user's own. `secrets` are
-        variables that are stored encrypted and masked in the log. `permissions`, such as `{"repo": "write", "jobs": "read"}`,
-        give the job a token of its own. `id_tokens` names the variables of identity tokens, each with its audience.
+        variables that are stored encrypted and masked in the log. `secret_names` and `variable_names` are names of secrets and
+        variables of the repository, or else of its namespace. `permissions`, such as `{"repo": "write", "jobs": "read"}`, give
+        the job a token of its own. `id_tokens` names the variables of identity tokens, each with its audience.
         """
         if ":" in gpu and gpu_count is None:
             gpu, _, count = gpu.partition(":")
@@ -419,6 +422,8 @@ class Client:
         # REST has no fields for these.
         in_graphql = {
             "secrets": [{"name": key, "value": value} for key, value in (secrets or {}).items()],
+            "secretNames": list(secret_names or []),
+            "variableNames": list(variable_names or []),
             "labels": [{"key": key, "value": value} for key, value in (labels or {}).items()],
             "permissions": {key: access.upper() for key, access in (permissions or {}).items()},
             "idTokens": [
@@ -1139,6 +1144,8 @@ class AsyncClient:
         disk_gb: int | None = None,
         env: Mapping[str, str] | None = None,
         secrets: Mapping[str, str] | None = None,
+        secret_names: Sequence[str] | None = None,
+        variable_names: Sequence[str] | None = None,
         labels: Mapping[str, str] | None = None,
         permissions: Mapping[str, str] | None = None,
         id_tokens: Mapping[str, str] | None = None,
@@ -1164,6 +1171,8 @@ class AsyncClient:
             disk_gb=disk_gb,
             env=env,
             secrets=secrets,
+            secret_names=secret_names,
+            variable_names=variable_names,
             labels=labels,
             permissions=permissions,
             id_tokens=id_tokens,

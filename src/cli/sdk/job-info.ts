@@ -47,6 +47,9 @@ export type JobInfo = {
   /** What the job may do in Loam while it runs; null: nothing. */
   permissions: { repo: 'READ' | 'WRITE' | null; jobs: 'READ' | 'WRITE' | null } | null;
   idTokens: readonly { variable: string; audience: string }[];
+  /** Of the secrets and variables of the repository or its namespace that the job gets. */
+  storedSecretNames: readonly string[];
+  storedVariableNames: readonly string[];
   rerunOf: { name: string } | null;
   /** Null until they are stored. `sizeBytes` is that of the archive. */
   artifacts: { fileCount: number; sizeBytes: number; path: string } | null;

@@ -29,6 +29,10 @@ export type JobOptions = {
   env?: Record<string, string> | undefined;
   /** Stored encrypted, masked in the log, and never shown. */
   secrets?: Record<string, string> | undefined;
+  /** Names of secrets of the repository or its namespace, which each attempt gets as environment variables. */
+  secretNames?: readonly string[] | undefined;
+  /** Names of variables of the repository or its namespace. */
+  variableNames?: readonly string[] | undefined;
   labels?: Record<string, string> | undefined;
   /** Files under this path are kept as artifacts when the job ends. */
   outputPath?: string | undefined;
@@ -73,6 +77,8 @@ type CreateInput = {
   inputs?: { job: string; path?: string; to?: string }[];
   env?: Pair<'name'>[];
   secrets?: Pair<'name'>[];
+  secretNames?: string[];
+  variableNames?: string[];
   labels?: Pair<'key'>[];
   permissions?: { repo?: Access; jobs?: Access };
   idTokens?: { variable: string; audience: string }[];
@@ -106,6 +112,8 @@ export function createInput(
       inputs: options.inputs,
       env: options.env && pairs(options.env, 'name'),
       secrets: options.secrets && pairs(options.secrets, 'name'),
+      secretNames: options.secretNames && [...options.secretNames],
+      variableNames: options.variableNames && [...options.variableNames],
       labels: options.labels && pairs(options.labels, 'key'),
       permissions: options.permissions && toPermissions(options.permissions),
       idTokens:

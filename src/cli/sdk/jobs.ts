@@ -28,7 +28,7 @@ const JOB_FIELDS = graphql(`
     id namespace name status progress command repo branch commitSha snapshot image gpu gpuCount cpu memoryGb diskGb
     region timeoutMinutes retries retryCount outputPath exitCode costPerHour totalCost runtimeSeconds
     createdAt startedAt completedAt createdBy { username } labels { key value } environmentNames secretNames
-    permissions { repo jobs } idTokens { variable audience }
+    storedSecretNames storedVariableNames permissions { repo jobs } idTokens { variable audience }
     inputs { jobName path to } rerunOf { name } artifacts { fileCount sizeBytes path }
   }
 `);
