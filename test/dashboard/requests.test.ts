@@ -41,6 +41,13 @@ beforeAll(async () => {
   ]);
   const source = { namespace: 'ada', name: 'source', repo: 'ada/code', outputPath: 'out' };
   await submit(ada, { ...source, command: 'echo x > out/x' });
+  for (const name of ['ANY', 'OTHER'])
+    await ada.gql('mutation ($i: SetSecretInput!) { setSecret(input: $i) { secret { name } } }', {
+      i: { namespace: 'ada', name, value: 'x', refs: ['**'] },
+    });
+  await ada.gql(
+    'mutation { setVariable(input: { namespace: "ada", name: "REGION", value: "eu" }) { variable { name } } }',
+  );
   const { jobOptions } = await ada.gql(print(NewJobQuery), { namespace: 'ada' });
   options = jobOptions;
 });
@@ -74,6 +81,7 @@ async function settingsOf(name: string) {
     job;
   const { env, region, timeout_minutes, retries, output_path, inputs, cost_per_hour, identity } =
     job;
+  const { secret_names, variable_names } = job;
   const { job: shown } = await ada.gql(
     'query ($namespace: String!, $name: String!) { job(namespace: $namespace, name: $name) { secretNames } }',
     { namespace: 'ada', name },
@@ -91,6 +99,8 @@ async function settingsOf(name: string) {
       cost_per_hour,
       labels,
       shown?.secretNames,
+      secret_names,
+      variable_names,
     ],
   ];
 }
@@ -110,6 +120,8 @@ const DRAFTS: [name: string, changes: Partial<Draft>][] = [
       command: `${HOSTILE_COMMAND}\nsecond 'line'\n\n`,
       env: `A=it's "$HOME" \`id\` \\n  \nEMPTY=\nEQUALS==x=`,
       secrets: 'KEY=hush',
+      variableNames: 'REGION',
+      secretNames: 'ANY, OTHER',
       labels: 'team=a\nalone',
       identity: {
         permissions: { repo: null, jobs: 'WRITE' },
@@ -136,9 +148,8 @@ test('the curl line creates the job of the form, without what REST lacks', async
   needs(ctx, 'curl');
   for (const [first, changes] of DRAFTS) {
     const name = `${first}-curl`;
-    const given = {
-      ...{ namespace: 'ada', ...changes, secrets: '', labels: '', inputs: '', identity: {} },
-    };
+    const without = { secrets: '', secretNames: '', variableNames: '', labels: '', inputs: '' };
+    const given = { namespace: 'ada', ...changes, ...without, identity: {} };
     const input = toCreateInput(newDraft(options, { ...given, name: `${name}-form` }));
     await submit(ada, input);
     await runLine(formatJobCurl({ ...input, name }, app.base));

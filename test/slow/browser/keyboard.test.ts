@@ -86,7 +86,7 @@ test('a failed submit focuses the first invalid field, and details stay open whi
   await expectFocus(page, 'Timeout of an attempt in minutes');
   await tabTo(page, 'Secrets');
   await page.keyboard.type('KEY=hush');
-  expect(await page.getByLabel('Secrets').inputValue()).toBe('KEY=hush');
+  expect(await page.getByLabel('Secrets', { exact: true }).inputValue()).toBe('KEY=hush');
   expect(await page.getByLabel('Timeout of an attempt in minutes').inputValue()).toBe('15');
   visitor.expectQuiet();
 });

@@ -54,7 +54,7 @@ test('the form validates, shows the price, and creates the job', async () => {
   await page.getByLabel('Memory in GB').fill('4');
   await page.getByText('Output, environment, timeout and more').click();
   await page.getByLabel('Environment').fill('WHAT=seen');
-  await page.getByLabel('Secrets').fill('KEY=hush');
+  await page.getByLabel('Secrets', { exact: true }).fill('KEY=hush');
   const request = page.getByRole('region', { name: 'The request' });
   for (const client of ['GraphQL', 'curl', 'loam']) {
     await page.getByRole('button', { name: client, exact: true }).click();

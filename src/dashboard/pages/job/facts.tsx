@@ -107,8 +107,11 @@ export function JobSettings({ job }: { job: JobData }) {
             </ul>
           </Setting>
         )}
-        <NameSetting name="Environment" names={job.environmentNames} />
-        <NameSetting name="Secrets" names={job.secretNames} />
+        <NameSetting
+          name="Environment"
+          names={[...job.environmentNames, ...job.storedVariableNames]}
+        />
+        <NameSetting name="Secrets" names={[...job.secretNames, ...job.storedSecretNames]} />
         {job.permissions && (
           <Setting name="Permissions">
             {Object.entries({ Repository: job.permissions.repo, Jobs: job.permissions.jobs })

@@ -271,6 +271,8 @@ const ADVANCED_FIELDS = new Set([
   'labels',
   'env',
   'secrets',
+  'variableNames',
+  'secretNames',
 ]);
 
 function FormSection({ title, children }: { title: string; children: ReactNode }) {

@@ -32,6 +32,8 @@ export const JobFacts = graphql(`
     secretNames
     permissions { repo jobs }
     idTokens { variable audience }
+    storedSecretNames
+    storedVariableNames
     createdAt
     startedAt
     completedAt

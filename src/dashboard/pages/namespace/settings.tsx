@@ -9,6 +9,7 @@ import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { notify } from '../../ui/notices.tsx';
 import { CursorPagination, useAfterCursor } from '../../ui/paging.tsx';
 import { RelativeTime } from '../../ui/time.tsx';
+import { NamespaceStoredValues } from '../secrets/stored-values.tsx';
 import { NamespaceFrame } from './frame.tsx';
 
 const SettingsQuery = graphql(`
@@ -38,7 +39,7 @@ const DeleteOrganization = graphql(`
   mutation DeleteOrganization($name: String!) { deleteOrganization(input: { name: $name }) { id } }
 `);
 
-/** The plan of a namespace, artifacts kept after their jobs were deleted, and the deletion of an organization. */
+/** The plan of a namespace, its secrets and variables, artifacts kept after their jobs were deleted, and the deletion of an organization. */
 export default function NamespaceSettings() {
   return (
     <NamespaceFrame tab="Settings">{({ name }) => <Settings namespace={name} />}</NamespaceFrame>
@@ -69,6 +70,9 @@ function Settings({ namespace }: { namespace: string }) {
               </span>
             </p>
           </section>
+          {(viewerRole === 'ADMIN' || viewerRole === 'WRITE') && (
+            <NamespaceStoredValues namespace={namespace} mayChange={viewerRole === 'ADMIN'} />
+          )}
           <section aria-labelledby="kept">
             <h2 id="kept" className="mb-1">
               Kept artifacts
@@ -146,8 +150,8 @@ function DeleteOrganizationSection({ name }: { name: string }) {
     <section aria-labelledby="danger" className="rounded-lg border border-bad p-4">
       <h2 id="danger">Delete this organization</h2>
       <p className="mt-1 mb-3 text-sm text-dim">
-        Members, API keys, webhooks and finished jobs are deleted with it. Repositories must be
-        transferred or deleted first.
+        Members, API keys, secrets, webhooks and finished jobs are deleted with it. Repositories
+        must be transferred or deleted first.
       </p>
       <Button look="danger" onClick={() => setConfirming(true)}>
         Delete organization

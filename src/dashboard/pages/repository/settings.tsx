@@ -7,6 +7,7 @@ import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { useOptimisticValue } from '../../ui/meanwhile.ts';
 import { notify } from '../../ui/notices.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
+import { RepositoryStoredValues } from '../secrets/stored-values.tsx';
 import { type RepositoryData, RepositoryFrame } from './frame.tsx';
 import { checkDescription } from './rules.ts';
 import { DangerZone } from './settings-danger.tsx';
@@ -26,6 +27,7 @@ export default function Settings() {
             <PushChecks repository={repository} />
             <BranchRules repository={repository} />
             <AllowedSecrets repository={repository} />
+            <RepositoryStoredValues namespace={repository.namespace} name={repository.name} />
             <DeployKeys repository={repository} />
             <DangerZone repository={repository} />
           </div>

@@ -27,6 +27,9 @@ export type Draft = {
   /** Lines of `NAME=value`. */
   env: string;
   secrets: string;
+  /** Names of stored variables and secrets, separated by spaces. */
+  variableNames: string;
+  secretNames: string;
   /** Lines of `key=value`. */
   labels: string;
   /** Of the job to rerun. The form has no fields for it. */
@@ -73,6 +76,8 @@ export function newDraft(options: JobOptions, given: Partial<Draft>): Draft {
     inputs: '',
     env: '',
     secrets: '',
+    variableNames: '',
+    secretNames: '',
     labels: '',
     identity: {},
     ...given,
@@ -110,6 +115,8 @@ export function draftFromJob({ job, namespace }: RerunData): Partial<Draft> {
     env: lines(job.environmentNames),
     secrets: lines(job.secretNames),
     identity: identityOf(job),
+    variableNames: job.storedVariableNames.join(' '),
+    secretNames: job.storedSecretNames.join(' '),
     labels: job.labels.map(({ key, value }) => (value ? `${key}=${value}` : key)).join('\n'),
   };
 }
@@ -197,6 +204,7 @@ export function toCreateInput(draft: Draft): Input {
   const isOfRepository = draft.source === 'repository';
   const variables = (text: string) =>
     parsePairs(text).flatMap((pair) => (pair ? [{ name: pair[0], value: pair[1] }] : []));
+  const names = (text: string) => text.split(/[\s,]+/).filter(Boolean);
   const labels = parsePairs(draft.labels, true).flatMap((pair) =>
     pair ? [{ key: pair[0], value: pair[1] }] : [],
   );
@@ -220,6 +228,8 @@ export function toCreateInput(draft: Draft): Input {
     }),
     ...(draft.env.trim() && { env: variables(draft.env) }),
     ...(draft.secrets.trim() && { secrets: variables(draft.secrets) }),
+    ...(draft.variableNames.trim() && { variableNames: names(draft.variableNames) }),
+    ...(draft.secretNames.trim() && { secretNames: names(draft.secretNames) }),
     ...(labels.length > 0 && { labels }),
     ...draft.identity,
   };

@@ -196,6 +196,26 @@ export function AdvancedFields({ draft, options, problems, set }: FieldsProps) {
           onChange={({ target }) => set({ secrets: target.value })}
         />
       </Field>
+      <Field
+        label="Stored variables"
+        problem={problems.variableNames}
+        hint="Names of variables of the repository or namespace, separated by spaces"
+      >
+        <Input
+          value={draft.variableNames}
+          onChange={({ target }) => set({ variableNames: target.value })}
+        />
+      </Field>
+      <Field
+        label="Stored secrets"
+        problem={problems.secretNames}
+        hint="Names of secrets of the repository or namespace, separated by spaces"
+      >
+        <Input
+          value={draft.secretNames}
+          onChange={({ target }) => set({ secretNames: target.value })}
+        />
+      </Field>
     </div>
   );
 }

@@ -50,8 +50,10 @@ export function RequestPreview({ draft, options }: { draft: Draft; options: JobO
               text: formatJobCurl(input, location.origin),
               hint: (
                 <>
-                  {(input.secrets || input.labels) && (
-                    <p>Secrets and labels can only be set with loam or GraphQL.</p>
+                  {(input.secrets || input.secretNames || input.variableNames || input.labels) && (
+                    <p>
+                      Secrets, stored variables and labels can only be set with loam or GraphQL.
+                    </p>
                   )}
                   <TokenHint />
                 </>

@@ -64,6 +64,8 @@ export const RerunQuery = graphql(`
       secretNames
       permissions { repo jobs }
       idTokens { variable audience }
+      storedSecretNames
+      storedVariableNames
       labels { key value }
     }
     namespace(name: $namespace) {

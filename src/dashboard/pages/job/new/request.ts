@@ -31,6 +31,8 @@ export function formatLoamRun(input: Input, options: JobOptions): string {
     add('input', [job, path, to].join(':').replace(/:+$/, ''));
   for (const { name, value } of input.env ?? []) add('env', `${name}=${value}`);
   for (const { name } of input.secrets ?? []) add('secret', name);
+  for (const name of input.secretNames ?? []) add('use-secret', name);
+  for (const name of input.variableNames ?? []) add('use-variable', name);
   for (const { key, value } of input.labels ?? []) add('label', `${key}=${value ?? ''}`);
   for (const [what, access] of Object.entries(input.permissions ?? {}))
     if (access) add('permission', `${what}=${access.toLowerCase()}`);
@@ -55,9 +57,19 @@ const REST_NAMES: Partial<Record<keyof Input, string>> = {
   outputPath: 'output_path',
 };
 
-/** REST has no fields for secrets, labels, inputs, permissions and identity tokens. */
+/** REST has only a part of the fields. */
 export function formatJobCurl(
-  { namespace, secrets, labels, inputs, permissions, idTokens, ...input }: Input,
+  {
+    namespace,
+    secrets,
+    secretNames,
+    variableNames,
+    labels,
+    inputs,
+    permissions,
+    idTokens,
+    ...input
+  }: Input,
   origin: string,
 ): string {
   const body = Object.entries(input).map(([name, value]) => {

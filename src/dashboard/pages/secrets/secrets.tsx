@@ -1,0 +1,212 @@
+import { useState } from 'react';
+import { useFormMutation } from '../../graphql/act.ts';
+import { Button } from '../../ui/button.tsx';
+import { Confirm, Dialog } from '../../ui/dialog.tsx';
+import { Field, Input, Select, TextArea } from '../../ui/field.tsx';
+import { notify } from '../../ui/notices.tsx';
+import { ProblemBox } from '../../ui/problem.tsx';
+import { RelativeTime } from '../../ui/time.tsx';
+import { DeleteSecret, type Owner, type SecretData, SetSecret } from './queries.ts';
+
+const CHANGED = ['Secret', 'SecretConnection'];
+
+/** Values are entered here and never shown. */
+export function Secrets({
+  owner,
+  secrets,
+  mayChange,
+}: {
+  owner: Owner;
+  secrets: readonly SecretData[];
+  mayChange: boolean;
+}) {
+  const remove = useFormMutation(DeleteSecret, { changes: CHANGED });
+  /** `new`: a secret that is created. */
+  const [edited, setEdited] = useState<SecretData | 'new' | null>(null);
+  const [toDelete, setToDelete] = useState<string | null>(null);
+  return (
+    <section aria-labelledby="stored-secrets" className="space-y-3">
+      <div className="flex items-center justify-between gap-3">
+        <h2 id="stored-secrets">Secrets</h2>
+        {mayChange && <Button onClick={() => setEdited('new')}>New secret</Button>}
+      </div>
+      <p className="text-sm text-dim">
+        Environment variables for jobs that name them. Values are encrypted, and masked in logs.
+        {owner.repository === null && ' They are for jobs of all its repositories.'}
+      </p>
+      {secrets.length === 0 ? (
+        <p className="card px-4 py-3 text-sm text-dim">No secrets</p>
+      ) : (
+        <ul className="rows text-sm">
+          {secrets.map((secret) => (
+            <li
+              key={secret.name}
+              data-secret={secret.name}
+              className="flex flex-wrap items-center gap-x-3 gap-y-2"
+            >
+              <div className="min-w-0 flex-1 basis-60">
+                <code className="font-medium break-all">{secret.name}</code>
+                <p className="break-words">{describeRefs(secret.refs)}</p>
+                <p className="text-dim">
+                  set by {secret.updatedBy} <RelativeTime at={secret.updatedAt} /> · used{' '}
+                  <RelativeTime at={secret.lastUsedAt} />
+                </p>
+              </div>
+              {mayChange && (
+                <div className="flex gap-2">
+                  <Button aria-label={`Edit ${secret.name}`} onClick={() => setEdited(secret)}>
+                    Edit
+                  </Button>
+                  <Button
+                    look="danger"
+                    aria-label={`Delete ${secret.name}`}
+                    onClick={() => setToDelete(secret.name)}
+                  >
+                    Delete
+                  </Button>
+                </div>
+              )}
+            </li>
+          ))}
+        </ul>
+      )}
+      {edited && (
+        <SecretDialog
+          owner={owner}
+          secret={edited === 'new' ? null : edited}
+          onClose={() => setEdited(null)}
+        />
+      )}
+      {toDelete && (
+        <Confirm
+          title={`Delete ${toDelete}?`}
+          verb="Delete secret"
+          onClose={() => setToDelete(null)}
+          act={async () => (await remove.run({ input: { ...owner, name: toDelete } })).problem}
+        >
+          <p>The value is deleted permanently. Jobs that name the secret fail.</p>
+        </Confirm>
+      )}
+    </section>
+  );
+}
+
+const EVERY_JOB = '**';
+
+function describeRefs(refs: readonly string[]): string {
+  if (refs.length === 0) return 'Jobs of protected branches';
+  return refs.includes(EVERY_JOB) ? 'All jobs' : `Jobs of ${refs.join(', ')}`;
+}
+
+type Availability = 'protected' | 'all' | 'patterns';
+
+function SecretDialog({
+  owner,
+  secret,
+  onClose,
+}: {
+  owner: Owner;
+  secret: SecretData | null;
+  onClose: () => void;
+}) {
+  const refs = secret?.refs ?? [];
+  const [name, setName] = useState(secret?.name ?? '');
+  const [value, setValue] = useState('');
+  const [availability, setAvailability] = useState<Availability>(
+    refs.length === 0 ? 'protected' : refs.includes(EVERY_JOB) ? 'all' : 'patterns',
+  );
+  const [patterns, setPatterns] = useState(refs.filter((ref) => ref !== EVERY_JOB).join(' '));
+  const save = useFormMutation(SetSecret, {
+    changes: CHANGED,
+    fields: ['name', 'value', 'refs'],
+  });
+  async function submit(): Promise<void> {
+    const chosen = {
+      protected: [],
+      all: [EVERY_JOB],
+      patterns: patterns.split(/[\s,]+/).filter(Boolean),
+    }[availability];
+    const input = { ...owner, name, ...(value && { value }), refs: chosen };
+    const { data } = await save.run({ input });
+    if (!data) return;
+    notify(`The secret ${name} was saved.`);
+    onClose();
+  }
+  return (
+    <Dialog title={secret ? `Edit ${secret.name}` : 'New secret'} onClose={onClose}>
+      <form
+        className="space-y-4"
+        onSubmit={(event) => {
+          event.preventDefault();
+          void submit();
+        }}
+      >
+        {!secret && (
+          <Field
+            label="Name"
+            hint="The name of the environment variable, such as NPM_TOKEN"
+            problem={save.fieldError('name')}
+          >
+            <Input
+              required
+              autoComplete="off"
+              value={name}
+              onChange={({ target }) => setName(target.value)}
+            />
+          </Field>
+        )}
+        <Field
+          label="Value"
+          hint={secret ? 'Leave it empty to keep the present value.' : 'It is never shown again.'}
+          problem={save.fieldError('value')}
+        >
+          <TextArea
+            required={!secret}
+            rows={4}
+            autoComplete="off"
+            className="font-mono text-[13px]"
+            value={value}
+            onChange={({ target }) => setValue(target.value)}
+          />
+        </Field>
+        <Field
+          label="Available to"
+          hint={HINTS[availability]}
+          problem={availability === 'patterns' ? null : save.fieldError('refs')}
+        >
+          <Select
+            value={availability}
+            onChange={({ target }) => setAvailability(target.value as Availability)}
+          >
+            <option value="protected">Jobs of protected branches</option>
+            <option value="patterns">Jobs of certain branches and tags</option>
+            <option value="all">All jobs</option>
+          </Select>
+        </Field>
+        {availability === 'patterns' && (
+          <Field
+            label="Branches and tags"
+            hint="Names or patterns, separated by spaces: main release/* tags/v*"
+            problem={save.fieldError('refs')}
+          >
+            <Input required value={patterns} onChange={({ target }) => setPatterns(target.value)} />
+          </Field>
+        )}
+        {save.problem && <ProblemBox problem={save.problem} />}
+        <div className="flex justify-end gap-2">
+          <Button onClick={onClose}>Cancel</Button>
+          <Button type="submit" look="primary" busy={save.busy}>
+            Save secret
+          </Button>
+        </div>
+      </form>
+    </Dialog>
+  );
+}
+
+const HINTS: Record<Availability, string> = {
+  protected:
+    'Branches with a branch rule, and the default branch if it is protected. Who creates the job must be allowed to push to the branch.',
+  patterns: 'Who creates the job must be allowed to push to the branch.',
+  all: 'Everyone who may create jobs can read the value with a job.',
+};
