@@ -240,7 +240,6 @@ export async function ask(question: string, signal?: AbortSignal): Promise<strin
 export async function askHidden(question: string): Promise<string> {
   const { createInterface } = await import('node:readline/promises');
   const { Writable } = await import('node:stream');
-  process.stderr.write(safeLines(question));
   const hidden = new Writable({ write: (_chunk, _encoding, done) => done() });
   // With `terminal`, the terminal itself shows no keys, and the interface writes them to `hidden`.
   const reader = createInterface({ input: process.stdin, output: hidden, terminal: true });
@@ -248,6 +247,8 @@ export async function askHidden(question: string): Promise<string> {
     reader.close();
     process.kill(process.pid, 'SIGINT');
   });
+  // After that, so that no key is shown that the user presses at once.
+  process.stderr.write(safeLines(question));
   try {
     return await reader.question('');
   } finally {

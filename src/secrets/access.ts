@@ -81,12 +81,16 @@ export async function demandValues(
   throw new AppError('permission_denied', `${field}: ${problem}`, { field });
 }
 
-/** A viewer whose credential may not push has no role here. */
+/**
+ * The token of a job counts as one that may not push: the code that has it may be of any branch, and would choose the command
+ * of a job of a protected one.
+ */
 function toCreator(viewer: Account | null, { namespaceId, repositoryId }: JobOrigin): Creator {
   if (viewer === null) return 'ref';
-  const pusher = toPusher(viewer, namespaceId);
-  const mayPush = can(viewer, 'repository.push', { namespaceId, repositoryId });
-  return { ...pusher, mayPush };
+  const mayPush =
+    viewer.credential.kind !== 'job' &&
+    can(viewer, 'repository.push', { namespaceId, repositoryId });
+  return { ...toPusher(viewer, namespaceId), mayPush };
 }
 
 /** An attempt that starts. */

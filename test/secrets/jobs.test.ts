@@ -189,6 +189,34 @@ describe('at creation', () => {
     expect(await run(await token(['JOB_WRITE', 'REPO_WRITE']), on)).toHaveProperty('PROTECTED');
   });
 
+  test('the token of a job gets no secret of a branch, whatever it may do', async () => {
+    const name = unique('parent');
+    const permissions = { repo: 'WRITE', jobs: 'WRITE' };
+    const parent = {
+      namespace: 'ada',
+      name,
+      command: 'hold',
+      repo,
+      branch: 'feature',
+      permissions,
+    };
+    const { id } = await submit(ada, parent);
+    const env = await eventually(() => {
+      const spec = runner.started.find((one) => one.job.id === id);
+      expect(spec).toBeDefined();
+      return spec?.env ?? {};
+    });
+    const token = app.client(`Bearer ${env.LOAM_TOKEN}`);
+    const on = { repo, branch: 'main' };
+    expect(await refusal(token, { ...on, secretNames: ['PROTECTED'] })).toEqual(
+      denied(/only for those who may push/),
+    );
+    expect(await run(token, { ...on, secretNames: ['ANY'] })).toHaveProperty('ANY');
+    const change = 'mutation { deleteSecret(input: {namespace: "ada", name: "SHARED"}) { id } }';
+    expect((await token.graphql(change)).errors?.[0]?.extensions.code).toBe('PERMISSION_DENIED');
+    runner.release();
+  });
+
   test('a snapshot has no branch', async () => {
     await using at = await Workspace.open();
     await at.git('.', 'clone', '-q', remote(wendy, repo), 'w');
