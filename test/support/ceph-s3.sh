@@ -4,8 +4,9 @@
 #   ceph-s3.sh DIR        start empty, wait until ready, print endpoint, region, key and secret
 #   ceph-s3.sh DIR down   stop the processes of DIR/*.pid; the data is lost
 # S3_PORT (default 8333) and S3_PORT+1 (monitor) must be free on 127.0.0.1. S3_MEM: bytes of storage, default 4 GiB.
+# S3_CONF: further lines of the configuration.
 set -euo pipefail
-[ $# -ge 1 ] || { sed -n 2,6p "$0" >&2; exit 2; }
+[ $# -ge 1 ] || { sed -n 2,7p "$0" >&2; exit 2; }
 mkdir -p "$1"; D=$(cd "$1" && pwd); PORT=${S3_PORT:-8333}; MON=$((PORT + 1))
 KEY=testkey SECRET=testsecret0123456789
 
@@ -58,6 +59,7 @@ rgw crypt require ssl = false
 rgw gc obj min wait = 5
 rgw gc processor period = 5
 rgw gc processor max time = 60
+${S3_CONF:-}
 CONF
 C=(-c "$D/ceph.conf")
 start() { local n=$1; shift; setsid "$n" "${C[@]}" -f "$@" >"$D/$n.out" 2>&1 </dev/null & echo $! >"$D/$n.pid"; }

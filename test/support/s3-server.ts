@@ -15,11 +15,14 @@ const BUCKET = 'loam';
 export type S3Server = AsyncDisposable & {
   /** The configuration of an empty bucket. */
   config: S3Config;
+  /** Runs `radosgw-admin`. @returns its output */
+  admin(...args: string[]): Promise<string>;
 };
 
-export async function startS3(): Promise<S3Server> {
+/** @param conf further lines of Ceph's configuration */
+export async function startS3(conf = ''): Promise<S3Server> {
   const dir = await mkdtemp(join(tmpdir(), 'loam-s3-'));
-  const env = { PATH: process.env.PATH, S3_PORT: String(await twoFreePorts()) };
+  const env = { PATH: process.env.PATH, S3_PORT: String(await twoFreePorts()), S3_CONF: conf };
   const { stdout } = await run('bash', [SCRIPT, dir], { env });
   const said = (name: string) => new RegExp(`^${name}=(.*)$`, 'm').exec(stdout)?.[1] ?? '';
   const config: S3Config = {
@@ -38,6 +41,9 @@ export async function startS3(): Promise<S3Server> {
   client.destroy();
   return {
     config,
+    async admin(...args) {
+      return (await run('radosgw-admin', ['-c', join(dir, 'ceph.conf'), ...args])).stdout;
+    },
     async [Symbol.asyncDispose]() {
       await run('bash', [SCRIPT, dir, 'down'], { env });
       await rm(dir, { recursive: true, force: true });
