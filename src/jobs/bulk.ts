@@ -199,7 +199,7 @@ async function runBulk(
   const namespace = await findNamespace(services, input.namespace);
   demand(viewer, action, anyTargetIn(viewer, namespace.id));
   checkInput(input);
-  return limitCalls(services.pool, namespace.id, async () => {
+  return limitCalls(services.pool, author.userId, async () => {
     const stopAt = Date.now() + MAX_MS;
     const { items, hasNextPage } = await select(services, viewer, namespace.id, input, statuses);
     const report = new Report(wrongStatus);
@@ -239,12 +239,11 @@ function checkInput({ filter, names }: BulkInput): void {
   for (const name of names ?? []) checkJobName('names', name);
 }
 
-/** Calls that run at once on a server, and for a namespace. Each takes a connection of the pool. */
+/** Limits the calls that run at once: one for each user. Each takes a connection of the pool. */
 const semaphores = new WeakMap<pg.Pool, FairSemaphore>();
 
 async function limitCalls<T>(pool: pg.Pool, key: string, work: () => Promise<T>): Promise<T> {
-  const semaphore =
-    semaphores.get(pool) ?? new FairSemaphore(2, { perKey: 1, waitMs: 10_000, maxWaiting: 100 });
+  const semaphore = semaphores.get(pool) ?? new FairSemaphore(3, { perKey: 1, maxWaiting: 100 });
   semaphores.set(pool, semaphore);
   return semaphore.run(work, { key }).catch((error) => {
     throw error instanceof QueueTimeout

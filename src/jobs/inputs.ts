@@ -8,8 +8,8 @@ import type { Db } from '../platform/database/client.ts';
 import type { InputPaths } from './request.ts';
 import { isOver } from './state.ts';
 
-/** As stored with the job. */
-export type JobInput = InputPaths & { jobId: string };
+/** As stored with the job. `jobId` is null for a job of the same run, which did not exist yet; it is found by its name. */
+export type JobInput = InputPaths & { jobId: string | null };
 
 export function readInputs({ inputs }: { inputs: unknown }): JobInput[] {
   return inputs as JobInput[];
@@ -18,6 +18,7 @@ export function readInputs({ inputs }: { inputs: unknown }): JobInput[] {
 /**
  * Finds the jobs that inputs name. A job that has not ended may be named if it will keep artifacts; they are looked for when
  * the new job starts.
+ * @param siblings jobs that are created together with the new job, by name
  * @throws AppError 400 if a job has no artifacts, 403, 404 naming the field `inputs`
  */
 export async function resolveInputs(
@@ -25,6 +26,7 @@ export async function resolveInputs(
   viewer: Viewer,
   namespaceId: string,
   inputs: readonly InputPaths[],
+  siblings: ReadonlyMap<string, { outputPath: string | null }> = new Map(),
 ): Promise<JobInput[]> {
   if (inputs.length === 0) return [];
   const jobs = await db.job.findMany({
@@ -39,7 +41,11 @@ export async function resolveInputs(
       artifactBytes: true,
     },
   });
+  const missing = (name: string) => invalid('inputs', `the job ${name} has no artifacts`);
   return inputs.map((input) => {
+    const sibling = siblings.get(input.job);
+    if (sibling?.outputPath === null) throw missing(input.job);
+    if (sibling) return { ...input, jobId: null };
     const job = jobs.find(({ name }) => name === input.job);
     if (!job)
       throw new AppError('not_found', `inputs: there is no job ${input.job} in the namespace`, {
@@ -47,7 +53,7 @@ export async function resolveInputs(
       });
     demand(viewer, 'job.read', job);
     if (job.artifactBytes === null && (isOver(job.status) || job.outputPath === null))
-      throw invalid('inputs', `the job ${input.job} has no artifacts`);
+      throw missing(input.job);
     return { ...input, jobId: job.id };
   });
 }
@@ -59,19 +65,22 @@ export async function resolveInputs(
 export async function demandInputs(
   { db }: { db: Db },
   viewer: Viewer,
+  namespaceId: string,
   inputs: readonly JobInput[],
 ): Promise<void> {
   if (inputs.length === 0) return;
-  const query = {
-    where: { id: { in: inputs.map(({ jobId }) => jobId) } },
-    select: { id: true, namespaceId: true, repositoryId: true },
-  };
+  const ids = inputs.flatMap(({ jobId }) => jobId ?? []);
+  const names = inputs.flatMap(({ job, jobId }) => (jobId === null ? [job] : []));
+  const select = { id: true, name: true, namespaceId: true, repositoryId: true } as const;
   const owners = [
-    ...(await db.job.findMany(query)),
-    ...(await db.keptArtifacts.findMany({ ...query, where: { ...query.where, removing: false } })),
+    ...(await db.job.findMany({
+      where: { OR: [{ id: { in: ids } }, { namespaceId, name: { in: names } }] },
+      select,
+    })),
+    ...(await db.keptArtifacts.findMany({ where: { id: { in: ids }, removing: false }, select })),
   ];
   for (const { job, jobId } of inputs) {
-    const owner = owners.find(({ id }) => id === jobId);
+    const owner = owners.find(({ id, name }) => (jobId === null ? name === job : id === jobId));
     if (!owner)
       throw new AppError('conflict', `inputs: the artifacts of the job ${job} were deleted`, {
         field: 'inputs',

@@ -115,7 +115,7 @@ export async function rerunJob<S extends Select>(
 
   const source = await resolveSource(services, viewer, job, newest);
   const inputs = readInputs(job);
-  await demandInputs(services, viewer, inputs);
+  await demandInputs(services, viewer, namespace.id, inputs);
   const { permissions, idTokens } = readJobIdentity(job);
   const settings = {
     ...job,

@@ -14,7 +14,9 @@ export const JobInputArtifacts = builder.objectRef<JobInput>('JobInputArtifacts'
       nullable: true,
       description: 'This job; null if it was deleted or the viewer may not see it.',
       resolve: (query, { jobId }, _args, { services, viewer }) =>
-        findJob(services, viewer, jobId, selectOf<Prisma.JobSelect>(query)) as never,
+        jobId === null
+          ? null
+          : (findJob(services, viewer, jobId, selectOf<Prisma.JobSelect>(query)) as never),
     }),
     path: t.exposeString('path', {
       description: 'The file or folder among the artifacts; empty for all.',

@@ -1,13 +1,16 @@
 /** Copies the inputs of a job into the working directory of an attempt. */
 import { diskLimits } from '../../base/hardware.ts';
 import { isDatabaseUnavailable } from '../../platform/database/outage.ts';
-import { Unstartable } from '../../runners/runner.ts';
+import { MAX_OUTPUT_ENTRIES, Unstartable } from '../../runners/runner.ts';
 import { CannotExtract, extractArtifacts, InputFolder } from '../artifacts/extract.ts';
 import type { ArtifactKey } from '../artifacts/store.ts';
 import { type JobInput, readInputs } from '../inputs.ts';
 import { isOver } from '../state.ts';
 import type { Attempt, Deps } from './attempt-row.ts';
 import { isTransient } from './retry.ts';
+
+/** The copies are made in this thread, about ten thousand a second. */
+const MAX_ENTRIES = 2 * MAX_OUTPUT_ENTRIES;
 
 /**
  * @param target.bytes what the checkout in the folder takes on disk
@@ -22,7 +25,7 @@ export async function copyInputs(
   const limits = diskLimits(job.diskGb);
   const folder = new InputFolder(dir, {
     maxBytes: Math.min(limits.maxBytes - bytes, deps.space.room),
-    maxEntries: limits.maxFiles,
+    maxEntries: Math.min(limits.maxFiles, MAX_ENTRIES),
   });
   for (const input of readInputs(job)) {
     const key = await findArtifacts(deps, job.namespaceId, input);
@@ -42,9 +45,9 @@ async function findArtifacts(
   namespaceId: string,
   { jobId, job: name }: JobInput,
 ): Promise<ArtifactKey> {
-  const job = await db.job.findUnique({
-    where: { id: jobId },
-    select: { status: true, artifactBytes: true, artifactsOf: true },
+  const job = await db.job.findFirst({
+    where: jobId === null ? { namespaceId, name } : { id: jobId },
+    select: { id: true, status: true, artifactBytes: true, artifactsOf: true },
   });
   if (job && !isOver(job.status))
     throw new Unstartable(
@@ -54,10 +57,11 @@ async function findArtifacts(
     throw new Unstartable(`The artifacts of ${name} are inputs, and it left none`);
   const owner =
     job ??
-    (await db.keptArtifacts.findUnique({
-      where: { id: jobId, removing: false },
-      select: { artifactsOf: true },
-    }));
+    (jobId &&
+      (await db.keptArtifacts.findUnique({
+        where: { id: jobId, removing: false },
+        select: { id: true, artifactsOf: true },
+      })));
   if (!owner) throw new Unstartable(`The artifacts of ${name} are inputs, and were deleted`);
-  return { namespaceId, jobId, attemptId: owner.artifactsOf };
+  return { namespaceId, jobId: owner.id, attemptId: owner.artifactsOf };
 }
