@@ -31,11 +31,13 @@ type JobData = Omit<
   | 'inputs'
   | 'identity'
   | 'costPerHour'
+  | 'maxCost'
 > & {
   env: Prisma.InputJsonObject;
   inputs: string;
   identity: JobIdentity | null;
   costPerHour: string;
+  maxCost: string | null;
 };
 
 /** The values of a new job that are not written, because they are the defaults of their columns. */
@@ -53,6 +55,7 @@ const COLUMN_DEFAULTS = {
   artifactBytes: null,
   artifactFiles: null,
   artifactsOf: null,
+  stopReason: null,
   usage: null,
   startedAt: null,
   completedAt: null,

@@ -334,12 +334,24 @@ function describeCancellation(ran: boolean, attempt: { exitedAt: Date | null } |
     : 'Cancelled. The processes of the job get SIGTERM now, and SIGKILL after 30 seconds.';
 }
 
-/** The move of a job, after its row was locked, when a user cancels it. */
-export function moveToCancelled(attempt: HoldingAttempt | null, now: Date): Move {
+/**
+ * The move of a job, after its row was locked, when it is cancelled.
+ * @param stopReason why the server cancels it; null if a user does
+ */
+export function moveToCancelled(
+  attempt: HoldingAttempt | null,
+  now: Date,
+  stopReason: string | null = null,
+): Move {
   const ran = runSpanUntil(attempt, now);
   // The process may have ended already, while its artifacts are being stored.
   const set = attempt?.exitedAt ? { exitCode: attempt.exitCode } : {};
-  return { to: 'cancelled', phase: PHASES.cancelled, ran, set };
+  return {
+    to: 'cancelled',
+    phase: stopReason ?? PHASES.cancelled,
+    ran,
+    set: { ...set, ...(stopReason !== null && { stopReason }) },
+  };
 }
 
 export type HoldingAttempt = {

@@ -5,6 +5,7 @@ import type pg from 'pg';
 import { invalid } from '../base/errors.ts';
 import { checkHardware, GPU_MODELS, GPUS, type Gpu, HARDWARE_DEFAULTS } from '../base/hardware.ts';
 import { parseImageReference } from '../base/image-reference.ts';
+import { checkMoney } from '../base/money.ts';
 import { demandAccount, type Viewer } from '../identity/permissions.ts';
 import { isSnapshotId } from '../repositories/repositories.ts';
 import { VALUE_RULES } from '../secrets/secrets.ts';
@@ -52,6 +53,9 @@ export type CreateInput = {
   labels?: readonly Label[] | null;
   region?: string | null;
   timeoutMinutes?: number | null;
+  /** A decimal number. */
+  maxCost?: string | null;
+  idleTimeoutMinutes?: number | null;
   retries?: number | null;
   outputPath?: string | null;
   inputs?: readonly InputRequest[] | null;
@@ -62,6 +66,7 @@ export const REQUEST_RULES = {
   name: { maxLength: 100, pattern: /^[A-Za-z0-9_-]+$/ },
   timeoutMinutes: { min: 1, max: 10_080, default: 1_440 },
   retries: { min: 0, max: 5, default: 0 },
+  idleTimeoutMinutes: { min: 1, max: 10_080 },
   /** Linux limits one argument to 128 KiB, and the command is an argument of the shell. */
   commandBytes: 100_000,
   repoBytes: 200,
@@ -129,6 +134,8 @@ export function checkRequest(input: CreateInput) {
     outputPath: outputPath ?? null,
     ...hardware,
     timeoutMinutes: checkRange('timeoutMinutes', input.timeoutMinutes),
+    maxCost: input.maxCost == null ? null : checkMoney('maxCost', input.maxCost),
+    idleTimeoutMinutes: checkIdleTimeout(input.idleTimeoutMinutes ?? null, hardware.gpu),
     retries: checkRange('retries', input.retries),
     env,
     secrets,
@@ -163,6 +170,15 @@ function checkRange(
   const value = requested ?? byDefault;
   if (value < min || value > max) throw invalid(field, `must be from ${min} to ${max}`);
   return value;
+}
+
+function checkIdleTimeout(minutes: number | null, gpu: string): number | null {
+  if (minutes === null) return null;
+  const { min, max } = REQUEST_RULES.idleTimeoutMinutes;
+  if (minutes < min || minutes > max)
+    throw invalid('idleTimeoutMinutes', `must be from ${min} to ${max}`);
+  if (gpu === 'none') throw invalid('idleTimeoutMinutes', 'can only be given with a GPU');
+  return minutes;
 }
 
 /** Neither PostgreSQL nor a process argument can contain NUL, and a lone surrogate is not valid text. */

@@ -79,6 +79,8 @@ const settingsColumns = {
   identity: true,
   region: true,
   timeoutMinutes: true,
+  maxCost: true,
+  idleTimeoutMinutes: true,
   retries: true,
   outputPath: true,
   inputs: true,
@@ -120,6 +122,7 @@ export async function rerunJob<S extends Select>(
   const settings = {
     ...job,
     ...{ inputs, permissions, idTokens },
+    maxCost: job.maxCost?.toString() ?? null,
     namespace: namespace.name,
     repo: source?.repo ?? null,
     env: toNamedValues(job.env as Record<string, string>),

@@ -16,6 +16,8 @@
  *   running   the attempt is lost, at most three times       queued      loss_count + 1, no retry used
  *   running   the attempt is lost once more                  failed      no exit_code
  *   running   the job is cancelled                           cancelled   time and cost until now, or the end of the process
+ *   running   the process is ended at the maximum cost       cancelled   exit_code, stop_reason; never retried
+ *   running   its GPUs are idle for too long                 cancelled   stop_reason; as if a user cancelled it
  *   final     the job is deleted                             (none)      its journal is deleted too
  *
  * An attempt belongs to one worker. While the attempt holds the job (`attempt_id`), only that worker may move the job, except
@@ -71,6 +73,8 @@ const lockedColumns = {
   attemptId: true,
   createdById: true,
   lossCount: true,
+  timeoutMinutes: true,
+  maxCost: true,
   progressSaid: true,
   nextSeq: true,
 } as const satisfies Prisma.JobSelect;
@@ -106,6 +110,7 @@ const COLUMN_TYPES = {
   artifactFiles: 'int',
   artifactBytes: 'bigint',
   artifactsOf: 'text',
+  stopReason: 'text',
   nextSeq: 'bigint',
 } as const;
 type JobChanges = Partial<
@@ -293,13 +298,15 @@ async function moveLocked(
     throw new Error(`a job cannot move from ${job.status} to ${to}`);
   const isStatusChange = to !== job.status;
   const endedAt = isOver(to) ? now : undefined;
+  // The last progress of the program is kept at the end of the job and while artifacts are stored, unless the server has a
+  // reason to end the job; other moves replace it.
+  const keepsProgress =
+    job.progressSaid &&
+    set?.stopReason == null &&
+    (isOver(to) || (to === 'running' && !isStatusChange));
   const changes: JobChanges = {
     status: to,
-    // The last progress of the program is kept at the end of the job and while artifacts are stored; other moves replace it.
-    ...(!((isOver(to) || (to === 'running' && !isStatusChange)) && job.progressSaid) && {
-      progress: phase,
-      progressSaid: false,
-    }),
+    ...(!keepsProgress && { progress: phase, progressSaid: false }),
     ...(to !== 'running' && { attemptId: null }),
     ...(endedAt && { completedAt: endedAt }),
     ...(ran && { runtimeSeconds: job.runtimeSeconds + ran.seconds }),

@@ -11,7 +11,7 @@ import type { Usage } from '../runners/runner.ts';
 /** As many as a chart can show. With a sample every 5 s, pairs of points are merged for the first time after 40 minutes. */
 export const MAX_POINTS = 480;
 
-type Point = Usage & { time: Date };
+type Point = Usage & { time: Date; gpuPercent: number };
 
 export type UsageHistoryWriter = {
   add(sample: Point): Promise<void>;

@@ -10,25 +10,41 @@ import type { JobStatus } from '../../prisma/generated/enums.ts';
 import type { Logger } from '../base/log.ts';
 import type { Db } from '../platform/database/client.ts';
 import type { Handle, Runner, Usage } from '../runners/runner.ts';
-import { isOver } from './state.ts';
+import { moveToCancelled, readHoldingAttempts } from './jobs.ts';
+import { addIdleTime, describeIdleTimeout, type IdleTime } from './limits.ts';
+import { commitMove, isOver } from './state.ts';
 import { clampPercent, openUsageHistory, type UsageHistoryWriter } from './usage-history.ts';
 
 type UsagePeaks = { peakMemoryBytes: number; peakDiskBytes: number };
-type StoredUsage = Usage & UsagePeaks;
+type StoredUsage = Usage & UsagePeaks & { idle?: IdleTime };
 
 /** Waits before the first samples. They are shorter, so that short jobs are measured too. */
 const FIRST_INTERVALS_MS = [500, 1_500, 3_000];
 const INTERVAL_MS = 5_000;
 const GIB = 2 ** 30;
 
-/** Takes samples until `signal` aborts. A sample that fails is skipped. A retried job keeps its peaks. */
+type SampledAttempt = {
+  attemptId: string;
+  jobId: string;
+  gpuCount: number;
+  /** Null: the attempt may be idle. */
+  idleTimeoutMinutes: number | null;
+};
+
+/**
+ * Takes samples until `signal` aborts, and cancels the job when its GPUs were idle for too long. A sample that fails is
+ * skipped. A retried job keeps its peaks.
+ */
 export async function sampleUsageUntilAborted(
   { db, pool, runner, log }: { db: Db; pool: pg.Pool; log: Logger; runner: Runner },
-  { jobId, attemptId }: { jobId: string; attemptId: string },
+  { jobId, attemptId, gpuCount, idleTimeoutMinutes }: SampledAttempt,
   handle: Handle,
   signal: AbortSignal,
 ): Promise<void> {
+  let stored: StoredUsage | null | undefined;
   let peaks: UsagePeaks | undefined;
+  let idle: IdleTime | undefined;
+  let lastAt: number | undefined;
   let history: UsageHistoryWriter | undefined;
   const logFailure = (error: unknown) =>
     log.warn({ err: error, job: jobId }, 'Cannot record the resource usage of the job');
@@ -38,17 +54,30 @@ export async function sampleUsageUntilAborted(
     try {
       const sample = await runner.stats(handle);
       if (!sample) continue;
-      peaks ??= await readPeaks(db, jobId);
+      stored = stored === undefined ? await readStored(db, jobId) : stored;
+      peaks ??= {
+        peakMemoryBytes: stored?.peakMemoryBytes ?? 0,
+        peakDiskBytes: stored?.peakDiskBytes ?? 0,
+      };
       peaks.peakMemoryBytes = Math.max(peaks.peakMemoryBytes, sample.memoryBytes);
       peaks.peakDiskBytes = Math.max(peaks.peakDiskBytes, sample.diskBytes);
-      const usage: StoredUsage = { ...sample, ...peaks };
+      if (idleTimeoutMinutes !== null) {
+        const now = performance.now();
+        const sinceMs = lastAt === undefined ? null : now - lastAt;
+        lastAt = now;
+        const { gpuPercent } = sample;
+        idle = addIdleTime(idle ?? stored?.idle, attemptId, { gpuPercent, gpuCount, sinceMs });
+      }
+      const usage: StoredUsage = { ...sample, ...peaks, ...(idle && { idle }) };
       // Unlike `update`, this does not fail if the job was deleted.
       await db.job.updateMany({
         where: { id: jobId },
         data: { usage: usage as Prisma.InputJsonObject },
       });
       history ??= await openUsageHistory(pool, attemptId);
-      await history.add({ ...sample, time: new Date() });
+      await history.add({ ...sample, gpuPercent: sample.gpuPercent ?? 0, time: new Date() });
+      if (idle && idleTimeoutMinutes !== null && idle.ms >= idleTimeoutMinutes * 60_000)
+        await cancelIdleJob(pool, { jobId, attemptId, idleTimeoutMinutes });
     } catch (error) {
       logFailure(error);
     }
@@ -56,13 +85,27 @@ export async function sampleUsageUntilAborted(
   await history?.end().catch(logFailure);
 }
 
-async function readPeaks(db: Pick<Db, 'job'>, jobId: string): Promise<UsagePeaks> {
+async function readStored(db: Pick<Db, 'job'>, jobId: string): Promise<StoredUsage | null> {
   const row = await db.job.findUnique({ where: { id: jobId }, select: { usage: true } });
-  const previous = row?.usage as StoredUsage | null | undefined;
-  return {
-    peakMemoryBytes: previous?.peakMemoryBytes ?? 0,
-    peakDiskBytes: previous?.peakDiskBytes ?? 0,
-  };
+  return (row?.usage ?? null) as StoredUsage | null;
+}
+
+/** Cancels the job unless its process has ended. The worker is notified by the commit, and then ends the process. */
+async function cancelIdleJob(
+  pool: pg.Pool,
+  {
+    jobId,
+    attemptId,
+    idleTimeoutMinutes,
+  }: { jobId: string; attemptId: string; idleTimeoutMinutes: number },
+): Promise<void> {
+  const [attempt = null] = await readHoldingAttempts(pool, [attemptId]);
+  if (!attempt || attempt.exitedAt) return;
+  await commitMove(pool, jobId, (job, now) =>
+    job.attemptId === attemptId && job.status === 'running'
+      ? moveToCancelled(attempt, now, describeIdleTimeout(idleTimeoutMinutes))
+      : null,
+  );
 }
 
 type Analytics = {
@@ -82,7 +125,7 @@ export function toAnalytics({ usage, status }: { usage: unknown; status: JobStat
   const memory = (hasEnded ? sample?.peakMemoryBytes : sample?.memoryBytes) ?? 0;
   const disk = (hasEnded ? sample?.peakDiskBytes : sample?.diskBytes) ?? 0;
   return {
-    gpuUtilizationPercent: clampPercent(sample?.gpuPercent),
+    gpuUtilizationPercent: clampPercent(sample?.gpuPercent ?? 0),
     cpuUtilizationPercent: clampPercent(sample?.cpuPercent),
     memoryUsedGb: Math.round(memory / GIB),
     diskUsedGb: Math.round(disk / GIB),

@@ -2,7 +2,7 @@
  * Assigns the GPUs of a machine to attempts. All kinds of runner share one ledger, so that no GPU is assigned twice. It is in
  * memory only: each runner stores the GPUs of its attempts, and registers them at its start.
  */
-import { type GpuInfo, listGpus } from './gpus.ts';
+import { averageLoad, type GpuInfo, listGpus } from './gpus.ts';
 
 export type GpuLedger = {
   /** Model → number of GPUs. */
@@ -16,8 +16,8 @@ export type GpuLedger = {
   take(attempt: string, request: { gpu: string; gpuCount: number }): GpuInfo[];
   heldBy(attempt: string): GpuInfo[];
   release(attempt: string): void;
-  /** Average load of the attempt's GPUs in percent; 0 without GPUs, and for another machine, whose load is unknown. */
-  percentOf(attempt: string): Promise<number>;
+  /** Average load of the attempt's GPUs in percent; 0 without GPUs, and null if unknown, as on another machine. */
+  percentOf(attempt: string): Promise<number | null>;
 };
 
 /** @param configured GPUs of another machine, from the configuration; default: the GPUs of this machine */
@@ -52,11 +52,10 @@ export async function openGpuLedger(
     heldBy,
     release: (attempt) => void held.delete(attempt),
     async percentOf(attempt) {
-      if (configured) return 0;
       const mine = heldBy(attempt).map(({ uuid }) => uuid);
       if (mine.length === 0) return 0;
-      const now = (await listGpus()).filter(({ uuid }) => mine.includes(uuid));
-      return now.reduce((sum, { percent }) => sum + percent, 0) / Math.max(1, now.length);
+      if (configured) return null;
+      return averageLoad((await listGpus()).filter(({ uuid }) => mine.includes(uuid)));
     },
   };
 }

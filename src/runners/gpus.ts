@@ -46,6 +46,12 @@ export async function listGpus(): Promise<GpuInfo[]> {
   }
 }
 
+/** @returns null without GPUs, as when nvidia-smi fails */
+export function averageLoad(gpus: readonly Pick<GpuInfo, 'percent'>[]): number | null {
+  if (gpus.length === 0) return null;
+  return gpus.reduce((sum, { percent }) => sum + percent, 0) / gpus.length;
+}
+
 /**
  * @param listing output of nvidia-smi
  * @param driver folder with a subfolder for each GPU, named by its bus address

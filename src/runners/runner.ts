@@ -110,7 +110,8 @@ export type Outcome =
 
 /** Percentages are of the GPUs and vCPUs that the attempt has reserved. */
 export type Usage = {
-  gpuPercent: number;
+  /** Null if the GPUs cannot be measured. */
+  gpuPercent: number | null;
   cpuPercent: number;
   memoryBytes: number;
   diskBytes: number;

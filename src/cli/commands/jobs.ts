@@ -138,6 +138,11 @@ function describe(job: JobInfo, url: string): [string, string | null | undefined
     ['completed', ago(job.completedAt)],
     ['runtime', duration(job.runtimeSeconds)],
     ['timeout', duration(job.timeoutMinutes * 60)],
+    ['maximum cost', job.maxCost],
+    [
+      'idle timeout',
+      job.idleTimeoutMinutes === null ? null : duration(job.idleTimeoutMinutes * 60),
+    ],
     ['retries', `${job.retryCount} of ${job.retries}`],
     ['cost', `${job.totalCost} (${job.costPerHour} per hour)`],
     ['labels', job.labels.map(({ key, value }) => `${key}=${value}`).join(' ')],

@@ -48,6 +48,12 @@ export function addRunCommand(program: Program): void {
     .option('--use-variable <names>', 'variables of the repository or its namespace', collect)
     .option('--label <key=value>', 'label (repeatable)', collectPairs)
     .option('--timeout <time>', 'timeout of an attempt, such as 90m or 4h', parseMinutes)
+    .option('--max-cost <amount>', 'cancel the job at this cost, such as 5.00')
+    .option(
+      '--idle-timeout <time>',
+      'cancel the job when its GPUs are idle for so long',
+      parseMinutes,
+    )
     .option('--retries <n>', 'how often a failed job is retried', parseCount)
     .option('--output <path>', 'files under this path are kept as artifacts')
     .option(
@@ -89,6 +95,8 @@ export function addRunCommand(program: Program): void {
           diskGb: options.disk,
           region: options.region,
           timeoutMinutes: options.timeout,
+          maxCost: options.maxCost,
+          idleTimeoutMinutes: options.idleTimeout,
           retries: options.retries,
           outputPath: options.output,
           inputs: options.input,

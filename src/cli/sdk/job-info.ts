@@ -26,6 +26,8 @@ export type JobInfo = {
   diskGb: number;
   region: Region;
   timeoutMinutes: number;
+  maxCost: string | null;
+  idleTimeoutMinutes: number | null;
   retries: number;
   retryCount: number;
   outputPath: string | null;

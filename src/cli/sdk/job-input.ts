@@ -24,6 +24,10 @@ export type JobOptions = {
   region?: string | undefined;
   /** Of one attempt. */
   timeoutMinutes?: number | undefined;
+  /** The job is cancelled when it has cost this, such as `5.00`. */
+  maxCost?: string | undefined;
+  /** The job is cancelled when its GPUs were idle for so long. */
+  idleTimeoutMinutes?: number | undefined;
   /** How many times a failed job is retried. */
   retries?: number | undefined;
   env?: Record<string, string> | undefined;
@@ -72,6 +76,8 @@ type CreateInput = {
   diskGb?: number;
   region?: Region;
   timeoutMinutes?: number;
+  maxCost?: string;
+  idleTimeoutMinutes?: number;
   retries?: number;
   outputPath?: string;
   inputs?: { job: string; path?: string; to?: string }[];
@@ -107,6 +113,8 @@ export function createInput(
       diskGb: options.diskGb,
       region: options.region && enumOf<Region>(options.region),
       timeoutMinutes: options.timeoutMinutes,
+      maxCost: options.maxCost,
+      idleTimeoutMinutes: options.idleTimeoutMinutes,
       retries: options.retries,
       outputPath: options.outputPath,
       inputs: options.inputs,

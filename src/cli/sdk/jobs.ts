@@ -26,7 +26,7 @@ import { MAX_SILENCE_MS, type Transport } from './transport.ts';
 const JOB_FIELDS = graphql(`
   fragment JobFields on Job {
     id namespace name status progress command repo branch commitSha snapshot image gpu gpuCount cpu memoryGb diskGb
-    region timeoutMinutes retries retryCount outputPath exitCode costPerHour totalCost runtimeSeconds
+    region timeoutMinutes maxCost idleTimeoutMinutes retries retryCount outputPath exitCode costPerHour totalCost runtimeSeconds
     createdAt startedAt completedAt createdBy { username } labels { key value } environmentNames secretNames
     storedSecretNames storedVariableNames permissions { repo jobs } idTokens { variable audience }
     inputs { jobName path to } rerunOf { name } artifacts { fileCount sizeBytes path }

@@ -112,6 +112,15 @@ export const Job = builder.prismaNode('Job', {
     timeoutMinutes: t.exposeInt('timeoutMinutes', {
       description: 'The timeout of an attempt in minutes.',
     }),
+    maxCost: t.expose('maxCost', {
+      type: 'Decimal',
+      nullable: true,
+      description: 'The cost of all attempts at which the job is cancelled; null without a limit.',
+    }),
+    idleTimeoutMinutes: t.exposeInt('idleTimeoutMinutes', {
+      nullable: true,
+      description: 'The job is cancelled when its GPUs were idle for so long; null: never.',
+    }),
     retries: t.exposeInt('retries', {
       description: 'How many times the job is retried when it fails.',
     }),

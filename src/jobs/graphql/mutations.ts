@@ -103,6 +103,15 @@ const CreateJobInput = builder.inputType('CreateJobInput', {
       defaultValue: REQUEST_RULES.timeoutMinutes.default,
       description: 'The timeout of an attempt in minutes: 1 to 10080.',
     }),
+    maxCost: t.field({
+      type: 'Decimal',
+      description:
+        'The job is cancelled when all its attempts together have cost this. Its processes then get SIGTERM, and SIGKILL after 30 seconds.',
+    }),
+    idleTimeoutMinutes: t.int({
+      description:
+        'The job is cancelled when its GPUs were idle for so many minutes, 1 to 10080; only with a GPU. GPUs are idle while their load is at most 5 %.',
+    }),
     retries: t.int({
       defaultValue: REQUEST_RULES.retries.default,
       description: 'How many times a failed job is retried: 0 to 5.',

@@ -106,8 +106,8 @@ const APPEND_LINES = `
   ), numbered as (
     update jobs set
       next_seq = next_seq + $5,
-      progress = coalesce($7, progress),
-      progress_said = progress_said or $7 is not null,
+      progress = case when stop_reason is null then coalesce($7, progress) else progress end,
+      progress_said = progress_said or ($7 is not null and stop_reason is null),
       log_lines = log_lines + $5,
       log_bytes = log_bytes + $6,
       log_full = log_full or $8,

@@ -245,9 +245,15 @@ async function superviseRun(
 ): Promise<Outcome | null> {
   const { runner } = deps;
   const finished = new AbortController();
+  const { gpu, gpuCount, idleTimeoutMinutes } = attempt.job;
   const sampling = sampleUsageUntilAborted(
     deps,
-    { jobId: attempt.job.id, attemptId: attempt.id },
+    {
+      jobId: attempt.job.id,
+      attemptId: attempt.id,
+      gpuCount,
+      idleTimeoutMinutes: gpu === 'none' ? null : idleTimeoutMinutes,
+    },
     handle,
     AbortSignal.any([finished.signal, stopping]),
   );

@@ -26,6 +26,7 @@ import {
 } from '../../runners/runner.ts';
 import { recordLateArtifacts } from '../artifacts/kept.ts';
 import { removeArtifacts, removeOtherArtifacts, storeArtifacts } from '../artifacts/store.ts';
+import { describeMaxCost } from '../limits.ts';
 import { appendLines } from '../logs/append.ts';
 import { compactEndedLog } from '../logs/compaction.ts';
 import { runSpanUntil, secondsBetween } from '../runtime.ts';
@@ -110,8 +111,11 @@ export async function finishAttempt(
   const { id, job } = attempt;
   const { stored, note, storeFailure } = collected;
   const reason = outcome.kind === 'unstartable' ? outcome.reason : undefined;
+  const stopReason =
+    outcome.kind === 'exited' && outcome.timedOut ? (describeMaxCost(job) ?? undefined) : undefined;
   const notes = [
     outcome.kind === 'exited' ? outcome.note : reason,
+    stopReason && capitalize(stopReason),
     note,
     storeFailure && capitalize(storeFailure),
   ];
@@ -162,6 +166,8 @@ async function recordEnd(
     locked.attemptId === id ? { ran, ...decideMove(locked, outcome, collected), attempt } : null,
   );
   if (moved) return moved;
+  const ending = await db.job.findUnique({ where: { id: job.id }, select: { stopReason: true } });
+  if (ending?.stopReason) await appendNotes({ db, pool }, id, [capitalize(ending.stopReason)], 2);
   // An attempt that has lost its job never gets the job back.
   await db.$transaction(async (tx) => {
     await recordLateEnd(tx, job.id, outcome, collected.stored);
@@ -217,7 +223,12 @@ function decideMove(
   const succeeded = hasSucceeded(outcome);
   const ran = { from: startedAt, seconds: secondsBetween(startedAt, endedAt) };
   const set = { exitCode, ...stored };
-  if (timedOut) return { to: 'timed_out', phase: PHASES.timed_out, ran, set };
+  if (timedOut) {
+    const stopReason = describeMaxCost(job);
+    if (stopReason !== null)
+      return { to: 'cancelled', phase: stopReason, ran, set: { ...set, stopReason } };
+    return { to: 'timed_out', phase: PHASES.timed_out, ran, set };
+  }
   // No retry: the command has succeeded, and a retry would do its work twice.
   if (succeeded && storeFailure !== undefined)
     return {
@@ -268,11 +279,15 @@ export function recordExitCode(
   return recordLateEnd(db, job.id, outcome, undefined);
 }
 
-/** Appends messages of the server to the log. A retry appends nothing: the cursor stores that they were appended. */
+/**
+ * Appends messages of the server to the log. A retry appends nothing: the cursor stores the last step whose messages were
+ * appended.
+ */
 async function appendNotes(
   deps: Pick<Deps, 'db' | 'pool'>,
   attemptId: string,
   messages: readonly string[],
+  step = 1,
 ): Promise<void> {
   if (messages.length === 0) return;
   const row = await deps.db.jobAttempt.findUnique({
@@ -280,11 +295,11 @@ async function appendNotes(
     select: { jobId: true, logCursor: true, job: { select: { logUntil: true } } },
   });
   const from = (row?.logCursor ?? null) as LogCursor | null;
-  if (!row || from?.noted) return;
+  if (!row || Number(from?.noted ?? 0) >= step) return;
   const lines = messages.map((message) => ({ timestamp: new Date(), message }));
   const { jobId, job } = row;
   const newestTime = job.logUntil && endOfMillisecond(job.logUntil);
-  const to = { ...from, noted: 1 };
+  const to = { ...from, noted: step };
   await appendLines(deps, { jobId, attemptId, lines, newestTime, from, to });
 }
 

@@ -13,6 +13,7 @@ import {
 import type { JobValues } from '../../secrets/secrets.ts';
 import { readJobIdentity, tokenVariables } from '../identity.ts';
 import { readInputs } from '../inputs.ts';
+import { attemptTimeoutMs } from '../limits.ts';
 import { computeOutputLimits } from '../logs/cap.ts';
 import { PHASES } from '../state.ts';
 import type { Attempt, Deps } from './attempt-row.ts';
@@ -95,7 +96,7 @@ function buildSpec(
     image: job.image,
     job: { id: job.id, name: job.name, namespace: job.namespace.name },
     hardware: job,
-    timeoutMs: job.timeoutMinutes * 60_000,
+    timeoutMs: attemptTimeoutMs(job),
     log: computeOutputLimits(deps, job),
     report,
     files,

@@ -59,7 +59,7 @@ const reportSchema = z.object({
       at: time,
       cpuSeconds: z.number().min(0).max(1e9),
       memoryBytes: bytes,
-      gpuPercent: z.number().min(0).max(100),
+      gpuPercent: z.number().min(0).max(100).nullable(),
       diskBytes: bytes,
     })
     .optional(),

@@ -63,7 +63,8 @@ export type AgentUsage = {
   at: number;
   cpuSeconds: number;
   memoryBytes: number;
-  gpuPercent: number;
+  /** Null if it cannot be measured, as in a pod. */
+  gpuPercent: number | null;
   diskBytes: number;
 };
 

@@ -14,7 +14,7 @@ import {
 } from 'node:fs';
 import { join } from 'node:path';
 import type { ImageProgram } from '../../base/config/slurm.ts';
-import { listGpus } from '../gpus.ts';
+import { averageLoad, listGpus } from '../gpus.ts';
 import { SHARED, SHARED_DIR } from '../kubernetes/wrapper.ts';
 import {
   BASE_ENV,
@@ -164,13 +164,13 @@ function gpuVariables(): Record<string, string> {
   return { CUDA_VISIBLE_DEVICES: visible, NVIDIA_VISIBLE_DEVICES: visible || 'void' };
 }
 
-async function measureGpus(): Promise<number> {
+async function measureGpus(): Promise<number | null> {
   const visible = process.env.CUDA_VISIBLE_DEVICES;
   if (!visible) return 0;
   const own = (await listGpus()).filter(
     ({ index, uuid }) => visible.split(',').includes(String(index)) || visible.includes(uuid),
   );
-  return own.reduce((sum, { percent }) => sum + percent, 0) / Math.max(1, own.length);
+  return averageLoad(own);
 }
 
 /** Processes killed for lack of memory in the control group of this process; 0 where that cannot be read. */
@@ -217,7 +217,7 @@ export function createContainerLauncher(dir: string): Launcher {
       hasBegun = true;
       begun.resolve();
     } else if (word === 'usage' && second !== undefined)
-      usage = { cpuSeconds: Number(first), memoryBytes: Number(second), gpuPercent: 0 };
+      usage = { cpuSeconds: Number(first), memoryBytes: Number(second), gpuPercent: null };
     else if (word === 'exit' && first !== undefined && Number(first) <= 255) {
       oomKills = Number(second ?? 0);
       exited.resolve({ exitCode: Number(first), ran: hasBegun });

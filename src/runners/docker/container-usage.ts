@@ -17,10 +17,10 @@ const MAX_ANSWER_BYTES = 4_096;
 
 export type GpuUtilization = {
   /**
-   * Average utilization of the container's GPUs in percent; 0 where `nvidia-smi` is missing or fails.
+   * Average utilization of the container's GPUs in percent; null where `nvidia-smi` is missing or fails.
    * @throws RunnerUnavailable
    */
-  percentOf(container: string): Promise<number>;
+  percentOf(container: string): Promise<number | null>;
   forget(container: string): void;
 };
 
@@ -32,14 +32,14 @@ export function openGpuUtilization(engine: Engine): GpuUtilization {
   const excluded = new Set<string>();
   return {
     async percentOf(container) {
-      if (excluded.has(container)) return 0;
+      if (excluded.has(container)) return null;
       try {
         const answer = await runNvidiaSmi(engine, container);
         if (answer === null) excluded.add(container);
         return averagePercents(answer ?? '');
       } catch (error) {
         // The container has ended, or has no such program.
-        if (error instanceof EngineError) return 0;
+        if (error instanceof EngineError) return null;
         throw error;
       }
     },
@@ -75,10 +75,11 @@ async function runNvidiaSmi(engine: Engine, container: string): Promise<string |
   }
 }
 
-function averagePercents(answer: string): number {
+function averagePercents(answer: string): number | null {
   const percents = answer.split('\n').flatMap((line) => /^\s*(\d{1,3})\s*$/.exec(line)?.[1] ?? []);
+  if (percents.length === 0) return null;
   const sum = percents.reduce((total, percent) => total + Math.min(100, Number(percent)), 0);
-  return sum / Math.max(1, percents.length);
+  return sum / percents.length;
 }
 
 type UsageSample = CpuSample & { memoryBytes: number };

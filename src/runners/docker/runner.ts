@@ -472,7 +472,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
     };
   }
 
-  async #gpuPercentOf(attempt: string, { remote, gpus }: AttemptRecord): Promise<number> {
+  async #gpuPercentOf(attempt: string, { remote, gpus }: AttemptRecord): Promise<number | null> {
     const { localGpus, gpuUtilization } = this.#parts;
     if (!remote) return localGpus.percentOf(attempt);
     return gpus.length > 0 ? gpuUtilization.percentOf(containerName(attempt)) : 0;

@@ -88,6 +88,10 @@ export function JobSettings({ job }: { job: JobData }) {
             : `${job.timeoutMinutes} min`}{' '}
           per attempt
         </Setting>
+        {job.maxCost !== null && <Setting name="Maximum cost">{formatMoney(job.maxCost)}</Setting>}
+        {job.idleTimeoutMinutes !== null && (
+          <Setting name="Idle timeout">{job.idleTimeoutMinutes} min without GPU load</Setting>
+        )}
         <Setting name="Retries">
           {job.retries === 0 ? 'None' : `${job.retryCount} of ${job.retries}`}
         </Setting>

@@ -20,6 +20,8 @@ export const JobFacts = graphql(`
     diskGb
     region
     timeoutMinutes
+    maxCost
+    idleTimeoutMinutes
     retries
     retryCount
     exitCode
