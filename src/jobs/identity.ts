@@ -128,7 +128,7 @@ export function readJobIdentity({ identity }: { identity: unknown }): Partial<Jo
 
 /**
  * Checks that the viewer may give the job its permissions and identity tokens. The viewer may create the job.
- * @param commandFromRef the command comes from a file at the commit, so whoever pushed the commit has passed the branch rules
+ * @param isFromRef the command comes from a file at the commit, so whoever pushed the commit has passed the branch rules
  * @throws AppError 400, 401, 403
  */
 export async function demandIdentity(
@@ -138,10 +138,10 @@ export async function demandIdentity(
   job: {
     namespaceId: string;
     source: Pick<CommitSource, 'repositoryId' | 'branch'> | null;
-    commandFromRef?: boolean;
+    isFromRef?: boolean;
   },
 ): Promise<void> {
-  const { namespaceId, source, commandFromRef = false } = job;
+  const { namespaceId, source, isFromRef = false } = job;
   const target = { namespaceId, repositoryId: source?.repositoryId ?? null };
   // `demand` is called without the visibility, so a public repository of another namespace gives no right.
   if (permissions?.repo)
@@ -161,7 +161,7 @@ export async function demandIdentity(
     throw invalid(field, 'the repository must be in the same namespace as the job');
   if (idTokens.length === 0) return;
   demand(viewer, 'repository.push', target);
-  if (branch === null || commandFromRef) return;
+  if (branch === null || isFromRef) return;
   if (!mayPushTo(protection, toPusher(demandAccount(viewer), namespaceId), branch))
     throw forbidden(
       `idTokens: only those who may push to the branch ${branch} can create jobs with its identity`,
