@@ -15,6 +15,8 @@ import { inPoolTransaction } from '../platform/database/client.ts';
 /** AWS and Ceph verify no other algorithm. */
 const ALGORITHM = 'RS256';
 export const MAX_TOKEN_SECONDS = 3_600;
+/** Clocks of relying parties may be behind by this much. */
+const CLOCK_SKEW_SECONDS = 60;
 
 const HOUR_MS = 3_600_000;
 /** How long a key is published before it signs, unless it is the only one. */
@@ -65,7 +67,7 @@ export class TokenIssuer {
       .setSubject(subject)
       .setAudience(audience)
       .setIssuedAt(now)
-      .setNotBefore(now)
+      .setNotBefore(now - CLOCK_SKEW_SECONDS)
       .setExpirationTime(now + Math.min(lifetimeSeconds, MAX_TOKEN_SECONDS))
       .setJti(randomUUID())
       .sign(this.#signer.key);

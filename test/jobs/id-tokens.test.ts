@@ -106,7 +106,7 @@ test('a relying party discovers the issuer and verifies a token of a branch', as
     sub: 'repo:ada/model:ref:refs/heads/main',
     aud: AUDIENCE,
     iat,
-    nbf: iat,
+    nbf: iat - 60,
     exp: iat + 3_600,
     jti: expect.any(String),
     namespace: 'ada',

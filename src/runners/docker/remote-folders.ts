@@ -13,6 +13,7 @@ import type { Engine } from './engine.ts';
 
 /** Enough for the largest checkout over a slow connection. */
 const SEND_TIMEOUT_MS = 3_600_000;
+const SEND_FILES_TIMEOUT_MS = 30_000;
 /** Maximum length of the error text of `tar`. */
 const MAX_ERROR_LENGTH = 500;
 
@@ -39,7 +40,8 @@ export async function sendFiles(
   for (const [name, content] of Object.entries(files))
     archive.entry({ name: `${dir}/${name}`, mode: 0o400, uid, gid }, content);
   archive.finalize();
-  await send(target, archive.pipe(new PassThrough()), new AbortController().signal);
+  // The end of the attempt waits for this.
+  await send(target, archive.pipe(new PassThrough()), AbortSignal.timeout(SEND_FILES_TIMEOUT_MS));
 }
 
 /**

@@ -2,7 +2,7 @@
  * The files that a runner provides to a job (`AttemptSpec.files`), in a folder that the job can read and not change. A file is
  * replaced by a rename, so a reader sees the old or the new content. The agent imports this file, so it imports only Node.
  */
-import { chmodSync, chownSync, mkdirSync, renameSync, writeFileSync } from 'node:fs';
+import { chmodSync, chownSync, existsSync, mkdirSync, renameSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
 /** @param owner the user of the job, if this process can give files away; null: the job runs as the user of this process */
@@ -12,9 +12,12 @@ export function writeProvidedFiles(
   owner: { uid: number; gid: number } | null,
   mode = 0o400,
 ): void {
-  mkdirSync(dir, { recursive: true, mode: 0o755 });
-  // The mode of `mkdir` is subject to the umask.
-  chmodSync(dir, 0o755);
+  if (!existsSync(dir)) {
+    // Not its parents: a removed attempt must not appear again.
+    mkdirSync(dir);
+    // The mode of `mkdir` is subject to the umask.
+    chmodSync(dir, 0o755);
+  }
   for (const [name, content] of Object.entries(files)) {
     const path = join(dir, name);
     const next = join(dir, `.${name}.new`);

@@ -7,6 +7,7 @@ import { createServer, type RequestListener, request } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { deserialize, serialize } from 'node:v8';
+import { createRemoteJWKSet, jwtVerify } from 'jose';
 import { expect, test } from 'vitest';
 import type { App } from '../../../src/app.ts';
 import { PLAN_LIMITS } from '../../../src/base/config/plans.ts';
@@ -109,6 +110,36 @@ test('a worker without repositories runs the jobs of a server without a worker',
   const other = await outside.get('/auth/v1/whoami');
   expect([other.status, other.body.error.code]).toEqual([404, 'not_found']);
   expect(other.headers.get('x-request-id')).toBe(other.body.error.request_id);
+});
+
+test('a worker signs identity tokens for the issuer, and a server that it does not know accepts the token of a job', async () => {
+  await using servers = await startServers(2, SERVE);
+  const [client, other] = servers.clients as [Client, Client];
+  const [first, second] = servers.apps as [App, App];
+  const runner = fakeRunner();
+  await servers.work('worker', { overrides: { runner } });
+  await withCode(client, 'code', { 'a.txt': 'first\n' });
+  await run(client, 'trusted', 'hold', {
+    permissions: { jobs: 'READ' },
+    idTokens: [{ variable: 'CLOUD', audience: 'sts.example.com' }],
+  });
+  await until(client, 'admin', 'trusted', 'RUNNING');
+  const [spec] = runner.running();
+  const { LOAM_TOKEN, LOAM_URL } = spec?.env ?? {};
+  expect(LOAM_URL).toBe(first.services.urls.base);
+  // The servers share their keys.
+  const keys = createRemoteJWKSet(new URL(`${second.services.urls.base}/.well-known/jwks.json`));
+  const { payload } = await jwtVerify(spec?.files.CLOUD ?? '', keys, {
+    audience: 'sts.example.com',
+  });
+  expect(payload).toMatchObject({
+    iss: first.services.urls.base,
+    sub: 'repo:admin/code:ref:refs/heads/main',
+  });
+  const asJob = new Client(other.base, `Bearer ${LOAM_TOKEN}`);
+  expect((await asJob.get('/admin/jobs')).status).toBe(200);
+  await cancel(client, 'admin', 'trusted');
+  expect((await asJob.get('/admin/jobs')).status).toBe(401);
 });
 
 test('a worker runs jobs of repositories that another server owns', async () => {
