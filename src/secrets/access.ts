@@ -81,15 +81,9 @@ export async function demandValues(
   throw new AppError('permission_denied', `${field}: ${problem}`, { field });
 }
 
-/**
- * The token of a job counts as one that may not push: the code that has it may be of any branch, and would choose the command
- * of a job of a protected one.
- */
 function toCreator(viewer: Account | null, { namespaceId, repositoryId }: JobOrigin): Creator {
   if (viewer === null) return 'ref';
-  const mayPush =
-    viewer.credential.kind !== 'job' &&
-    can(viewer, 'repository.push', { namespaceId, repositoryId });
+  const mayPush = can(viewer, 'repository.push', { namespaceId, repositoryId });
   return { ...toPusher(viewer, namespaceId), mayPush };
 }
 
