@@ -188,9 +188,10 @@ function whyNotAllowed(
   if (allowsAnyJob(refs)) return null;
   if (!repository || ref === null)
     return `${secret} is only for jobs of certain branches or tags of a repository in the namespace`;
+  const mayPush = creator === 'ref' || creator.mayPush;
   if (ref.startsWith(REF_PREFIX.tag)) {
     const tag = ref.slice(REF_PREFIX.tag.length);
-    return allowsTag(refs, tag) ? null : `${secret} is not for the tag ${tag}`;
+    return mayPush && allowsTag(refs, tag) ? null : `${secret} is not for the tag ${tag}`;
   }
   if (!ref.startsWith(REF_PREFIX.branch))
     return `${secret} is only for certain branches or tags, and a snapshot has none`;
@@ -200,7 +201,7 @@ function whyNotAllowed(
     return refs.length > 0
       ? `${secret} is not for the branch ${branch}`
       : `${secret} is only for protected branches, and ${branch} is not protected`;
-  if (creator === 'ref' || (creator.mayPush && mayPushTo(repository, creator, branch))) return null;
+  if (mayPush && (creator === 'ref' || mayPushTo(repository, creator, branch))) return null;
   return `${secret} is only for those who may push to the branch ${branch}, and the creator of the job may not`;
 }
 

@@ -374,6 +374,15 @@ describe('a job whose command is that of a file at its ref', () => {
     expect(await readValues(services, { ...starting, commandFromRef: false })).toHaveProperty(
       'problem',
     );
+    // A rerun through the API: its creator could push the tag.
+    const { rows } = await app.pool.query("select id from users where username = 'wendy'");
+    const again = { createdById: rows[0].id, commandFromRef: false };
+    expect(
+      await readValues(services, { ...request('refs/tags/v1', 'TAGGED'), ...again }),
+    ).toMatchObject({ secrets: { TAGGED: 't' } });
+    expect(
+      await readValues(services, { ...request('refs/heads/release/1', 'PROTECTED'), ...again }),
+    ).toHaveProperty('problem');
   });
 });
 
