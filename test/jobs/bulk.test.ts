@@ -1,6 +1,7 @@
 /** Many jobs are cancelled, run again and deleted by one call. */
 import pg from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { withLockedJobs } from '../../src/jobs/state.ts';
 import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
@@ -242,6 +243,8 @@ test('a rerun skips jobs that cannot run again, and stops at the quota', async (
   expect(over.skipped[0].count).toBe(over.matched);
 });
 
+let firstId = 0;
+
 /** Inserts copies of a job; their ids are in the order of their numbers. */
 async function addJobs(
   { pool }: TestApp,
@@ -253,12 +256,13 @@ async function addJobs(
      where table_name = 'jobs' and column_name not in ('id', 'name', 'status', 'next_seq', 'created_at', 'attempt_id')`,
   );
   const names = columns.rows[0]?.names;
+  firstId += 100_000;
   await pool.query(
     `insert into jobs (id, name, status, next_seq, created_at, ${names})
-     select 'job_' || lpad(n::text, 26, '0'), $3 || n, $4::"JobStatus", 1, now() + n * interval '1 ms', ${names}
+     select 'job_' || lpad((n + $6)::text, 26, '0'), $3 || n, $4::"JobStatus", 1, now() + n * interval '1 ms', ${names}
      from jobs, generate_series(1, $5) n
      where name = $2 and namespace_id = (select id from namespaces where name = $1)`,
-    [namespace, like, prefix, status, count],
+    [namespace, like, prefix, status, count, firstId],
   );
 }
 
@@ -295,6 +299,31 @@ test('10,000 jobs are cancelled and deleted in a few seconds, and the queue goes
   for (const ms of took) expect(ms).toBeLessThan(30_000);
 }, 120_000);
 
+test('while thousands of jobs are cancelled and deleted, other jobs of the namespace start at once', async () => {
+  await submitLabelled(ada, 'ada', 'crowd', 'exit 0');
+  await until(ada, 'ada', 'crowd', 'SUCCEEDED');
+  // No machine has this GPU, so they wait.
+  await app.pool.query(`update jobs set gpu = 'T4' where name = 'crowd'`);
+  await addJobs(app, 'ada', { count: 5_000, like: 'crowd', prefix: 'crowd-', status: 'queued' });
+  const input = { namespace: 'ada', filter: { namePrefix: 'crowd-' } };
+  let isOver = false;
+  const changing = (async () => {
+    await change(ada, 'cancel', input);
+    await change(ada, 'delete', input);
+    isOver = true;
+  })();
+  const took: number[] = [];
+  while (!isOver) {
+    const started = performance.now();
+    const name = `meanwhile-${took.length}`;
+    await submitLabelled(ada, 'ada', name, 'exit 0');
+    await until(ada, 'ada', name, 'SUCCEEDED');
+    took.push(performance.now() - started);
+  }
+  await changing;
+  for (const ms of took) expect(ms).toBeLessThan(10_000);
+}, 120_000);
+
 test('a job that another transaction has locked is changed when it is unlocked', async () => {
   for (const n of [1, 2, 3]) await submitLabelled(eve, 'eve', `l-${n}`, 'exit 0');
   const client = new pg.Client(waiting.app.services.pool.options as pg.ClientConfig);
@@ -311,6 +340,63 @@ test('a job that another transaction has locked is changed when it is unlocked',
     done: 2,
     skipped: [{ reason: 'NOT_FOUND', ...named('l-2') }],
   });
+});
+
+test('events of jobs that are cancelled while they start and end are in order', async () => {
+  await using busy = await startApp({
+    config: { jobSlots: 16 },
+    overrides: { runner: fakeRunner({ graceMs: 50 }) },
+  });
+  const fay = await busy.user('fay', 'unlimited');
+  await fay.post('/auth/v1/repository/fay', { name: 'code' });
+  await submitLabelled(fay, 'fay', 'e', 'echo x; sleep 0.01; echo y');
+  await addJobs(busy, 'fay', { count: 400, like: 'e', prefix: 'e-', status: 'queued' });
+  const input = { namespace: 'fay', filter: {} };
+  for (const each of [5, 10, 100, 1_000]) {
+    const names = Array.from({ length: each }, (_, n) => `e-${n * 7 + each}`).slice(0, 400);
+    await change(fay, 'cancel', { ...input, names });
+  }
+  await eventually(async () => {
+    await change(fay, 'cancel', input);
+    const { rows } = await busy.pool.query(
+      `select from jobs where status in ('queued', 'running') limit 1`,
+    );
+    expect(rows).toHaveLength(0);
+  });
+  const { rows } = await busy.pool.query<{ name: string; status: string; types: string[] }>(
+    `select j.name, j.status, array_agg(e.type order by e.xid, e.seq) as types
+     from jobs j join events e on e.subject = j.id where j.name <> 'e' group by j.id`,
+  );
+  expect(rows).toHaveLength(400);
+  for (const { name, status, types } of rows) {
+    const order = ['job.running', `job.${status}`].slice(-types.length);
+    expect([name, types]).toEqual([name, order]);
+  }
+});
+
+test('a job that changes while others are locked is left out, because its event would come too early', async () => {
+  const created = [];
+  for (const n of [1, 2]) created.push(await submitLabelled(eve, 'eve', `o-${n}`, 'exit 0'));
+  const [one, two] = created.map(({ id }) => id);
+  const { pool } = waiting.app.services;
+  const client = await pool.connect();
+  const query = client.query.bind(client) as (...args: unknown[]) => Promise<pg.QueryResult>;
+  const changing = {
+    connect: async () =>
+      Object.assign(client, {
+        async query(statement: string | { text: string }, ...more: unknown[]) {
+          if (typeof statement === 'object' && statement.text.includes('skip locked'))
+            await pool.query('update jobs set next_seq = next_seq + 1 where id = $1', [two]);
+          return query(statement, ...more);
+        },
+      }),
+  };
+  const locked: string[] = [];
+  const left = await withLockedJobs(changing as never, [one, two], async (_client, jobs) => {
+    locked.push(...jobs.map(({ id }) => id));
+  });
+  Reflect.deleteProperty(client, 'query');
+  expect([locked, left]).toEqual([[one], [two]]);
 });
 
 test('two calls at once, and single cancellations, cancel each job once', async () => {
