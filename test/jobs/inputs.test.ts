@@ -337,6 +337,17 @@ async function reasonFor(name: string, inputs: object[], more: object = {}): Pro
   return progress;
 }
 
+test('a reason with a long name can be stored', async () => {
+  // The name is cut between two halves of a character.
+  for (const name of ['', 'x']) {
+    const path = Array.from({ length: 8 }, () => '😀'.repeat(60)).join('/') + name;
+    const job = `long${name}`;
+    await made(eve, 'eve', job, `echo x > out/${path}`);
+    await until(eve, 'eve', job, 'SUCCEEDED');
+    expect(await reasonFor(`${job}-user`, [{ job }, { job }])).toMatch(/…" exists already$/);
+  }
+});
+
 test('a job whose inputs cannot be copied fails with the reason', async () => {
   await eve.post('/auth/v1/repository/eve', { name: 'ignoring', gitignore_template: 'Node' });
   await made(eve, 'eve', 'source', 'echo x > out/.gitignore');

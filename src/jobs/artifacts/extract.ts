@@ -103,9 +103,14 @@ function parentOf(path: string): string {
   return parent === '.' ? '' : parent;
 }
 
+/** Cut by characters: half of a surrogate pair could not be stored. */
 function show(path: string): string {
-  return JSON.stringify(Buffer.from(path, 'latin1').toString());
+  const characters = [...Buffer.from(path, 'latin1').toString()];
+  const end = characters.length > MAX_SHOWN ? '…' : '';
+  return JSON.stringify(characters.slice(0, MAX_SHOWN).join('') + end);
 }
+
+const MAX_SHOWN = 200;
 
 function ignoreExisting(error: NodeJS.ErrnoException, path: string): false {
   if (error.code === 'EEXIST') return false;
