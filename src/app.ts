@@ -36,6 +36,7 @@ import type { Issuer } from './identity/sign-in/issuers.ts';
 import { issueSignInLink } from './identity/sign-in/links.ts';
 import { TokenIssuer } from './identity/token-issuer.ts';
 import { createCheckout, createRemoteCheckout } from './jobs/checkouts.ts';
+import { startDependencyLoop } from './jobs/dependencies/loop.ts';
 import { countWaitingJobs } from './jobs/overview.ts';
 import type { QueuePositions } from './jobs/queue-position.ts';
 import { createQueuePositions } from './jobs/queue-position.ts';
@@ -234,6 +235,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
         reportSlots(services),
       ),
     // Only by processes that answer requests, of which there is always one.
+    () => startDependencyLoop({ ...services, db, onChanged: async () => {} }),
     () => startMaintenance(services, maintenanceTasks(services)),
     // Disposed before the HTTP server, so that others take over before requests are refused here.
     () => ({ [Symbol.asyncDispose]: () => cluster.members.leave() }),

@@ -13,6 +13,8 @@ export const MIGRATION_LOCK = 72_707_369;
 export const SERVER_REGISTRATION_LOCK = 72_707_371;
 /** Held by the one server that turns events into webhook deliveries. */
 export const WEBHOOK_DISPATCH_LOCK = 72_707_373;
+/** Held in each transaction that draws the consequences of changed jobs, so one server at a time does it. */
+export const JOB_CHANGES_LOCK = 72_707_374;
 /** Workers claim jobs one at a time: concurrent claims would read the queue in the same order and compete for its head. */
 export const JOB_CLAIM_LOCK = 465_825_750_385;
 

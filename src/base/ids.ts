@@ -7,6 +7,7 @@ const PREFIXES = {
   ns: 'Namespace',
   repo: 'Repository',
   job: 'Job',
+  arr: null,
   pat: 'AccessToken',
   key: 'ApiKey',
   ssh: 'SshKey',

@@ -20,7 +20,7 @@ import { jobRowReader } from './payload.ts';
 import { addFirstStatus } from './state.ts';
 
 /** The columns of a new job that are written. */
-type JobData = Omit<
+export type JobData = Omit<
   Prisma.JobGetPayload<object>,
   | keyof typeof COLUMN_DEFAULTS
   | 'status'
@@ -41,7 +41,7 @@ type JobData = Omit<
 };
 
 /** The values of a new job that are not written, because they are the defaults of their columns. */
-const COLUMN_DEFAULTS = {
+export const COLUMN_DEFAULTS = {
   retryCount: 0,
   lossCount: 0,
   exitCode: null,
@@ -56,6 +56,12 @@ const COLUMN_DEFAULTS = {
   artifactFiles: null,
   artifactsOf: null,
   stopReason: null,
+  blocked: false,
+  watched: false,
+  folded: false,
+  arrayId: null,
+  runId: null,
+  runJob: null,
   usage: null,
   startedAt: null,
   completedAt: null,

@@ -41,6 +41,8 @@ import {
 import type { Outcome } from '../runners/runner.ts';
 import { demandValues } from '../secrets/secrets.ts';
 import { detachArtifacts, removeMarked } from './artifacts/kept.ts';
+import { insertJobs, type PreparedJob } from './dependencies/insert.ts';
+import { arrayJobName, type Need, resolveNeeds } from './dependencies/request.ts';
 import { demandIdentity, toJobIdentity } from './identity.ts';
 import { type JobInput, resolveInputs } from './inputs.ts';
 import { writeNewJob } from './insert.ts';
@@ -63,6 +65,7 @@ import { visibleTo } from './visibility.ts';
 import { describeWait } from './worker-capacity.ts';
 
 export { payloadToSend } from './artifacts/downloads.ts';
+export { insertJobs, type JobToInsert, type PreparedJob } from './dependencies/insert.ts';
 export type { JobEventData } from './payload.ts';
 export type { CreateInput, NamedValue } from './request.ts';
 export { visibleTo } from './visibility.ts';
@@ -117,18 +120,26 @@ export async function createJob<S extends Select>(
         ? await resolveBranch(services, viewer, { repo, branch })
         : await resolveSnapshot(services, viewer, { repo, snapshot });
   const inputs = await resolveInputs(services, viewer, namespace.id, request.inputs);
-  const newJob = { namespace, request: { ...request, inputs }, source };
+  const needs = await resolveNeeds(services, viewer, namespace.id, request.needs);
+  const newJob = { namespace, request: { ...request, inputs, needs }, source };
   const job = await insertJob(services, viewer, newJob, select);
   return { job, env: input.env ?? [] };
 }
 
 export type NewJob = {
   namespace: { id: string; name: string; plan: Plan };
-  request: Omit<ReturnType<typeof checkRequest>, 'inputs'> & { inputs: readonly JobInput[] };
+  request: Omit<ReturnType<typeof checkRequest>, 'inputs' | 'needs'> & {
+    inputs: readonly JobInput[];
+    needs: readonly Need[];
+  };
   /** Null without a repository. */
   source: CommitSource | null;
   /** The id of the job of which this is a rerun. */
   rerunOfId?: string;
+  /** For a rerun: the place of the original in its array. */
+  arrayPlace?: { arrayIndex: number | null; arraySize: number | null };
+  /** The command is that of a file at the commit, so nobody chose it for this job (`Job.commandFromRef`). */
+  commandFromRef?: boolean;
 };
 
 /**
@@ -139,27 +150,105 @@ export type NewJob = {
 export async function insertJob<S extends Select>(
   services: { db: Db; pool: pg.Pool; config: Config; secretBox: SecretBox; urls: Urls },
   viewer: Viewer,
-  { namespace, request, source, rerunOfId }: NewJob,
+  newJob: NewJob,
   select: S,
 ): Promise<Row<S>> {
+  const { namespace, request, rerunOfId } = newJob;
+  const { identity, needs, array } = request;
   const author = demandAccount(viewer);
-  const { env, secrets, identity, labels, inputs, ...settings } = request;
+  const job = await prepareJob(services, viewer, newJob);
+  const { name, image, gpu, repo, branch, concurrencyGroup } = job.data;
+  const change: Omit<AuditedChange, 'subject'> = {
+    action: rerunOfId ? 'job.rerun' : 'job.create',
+    namespaceIds: [namespace.id],
+    name,
+    details: {
+      ...{ repo, branch, image, gpu },
+      ...(rerunOfId && { rerunOf: rerunOfId }),
+      ...(array && { array: array.size }),
+      ...(identity.permissions && { permissions: identity.permissions }),
+      ...(identity.idTokens.length > 0 && {
+        audiences: identity.idTokens.map((one) => one.audience),
+      }),
+    },
+  };
+  const write = async () => {
+    if (needs.length === 0 && !array && concurrencyGroup === null) {
+      const { id, secrets } = sealSecrets(services, job.secrets);
+      const data = { ...job.data, id, secrets };
+      const row = {
+        data,
+        labels: job.labels,
+        namespace,
+        author,
+        change: { ...change, subject: id },
+      };
+      return writeNewJob(services, row, select);
+    }
+    return inTransaction(services.db, async (tx) => {
+      const jobs = [{ job, needs, array }];
+      const [[first] = []] = await insertJobs(services, tx, { namespace, jobs });
+      const id = first?.id ?? '';
+      await recordAudit(tx, author, { ...change, subject: id });
+      const row = await tx.job.findUniqueOrThrow({ where: { id }, select });
+      return row as unknown as Row<S>;
+    });
+  };
+  return write().catch((error) => {
+    // The repository was deleted after its branch was read.
+    if (violatesReference(error, 'repository_id')) throw notFound('Repository');
+    if (!violatesUnique(error, 'name')) throw error;
+    const message = array
+      ? `name: a job with the name of one of ${arrayJobName(name, 0)} to ${arrayJobName(name, array.size - 1)} exists in the namespace`
+      : 'name: a job of that name exists in the namespace';
+    throw new AppError('already_exists', message, { field: 'name' });
+  });
+}
+
+function sealSecrets(
+  { secretBox }: { secretBox: SecretBox },
+  secrets: Readonly<Record<string, string>>,
+) {
+  const id = newId('job');
+  return { id, secrets: Object.keys(secrets).length > 0 ? secretBox.seal(id, secrets) : null };
+}
+
+/**
+ * Checks that the viewer may create the job, and builds its row for `insertJobs`. Needs and an array are given there.
+ * @throws AppError 400 (stored secrets and variables), 401, 403 (permission for the repository or a secret)
+ */
+export async function prepareJob(
+  services: { db: Db; pool: pg.Pool; urls: Urls },
+  viewer: Viewer,
+  { namespace, request, source, rerunOfId, arrayPlace, commandFromRef = false }: NewJob,
+): Promise<PreparedJob> {
+  const author = demandAccount(viewer);
+  const {
+    env,
+    secrets,
+    identity,
+    labels,
+    inputs,
+    needs: _needs,
+    array: _array,
+    ...settings
+  } = request;
   // Checked again with the repository, because the credential may be restricted to other repositories.
   const repositoryId = source?.repositoryId ?? null;
   demand(viewer, 'job.create', { namespaceId: namespace.id, repositoryId });
   const ref = source && sourceRef(source);
-  await demandValues(services, author, {
+  await demandValues(services, commandFromRef ? null : author, {
     origin: { namespaceId: namespace.id, repositoryId, ref },
     names: settings,
     own: { env, secrets },
   });
-  await demandIdentity(services, viewer, identity, { namespaceId: namespace.id, source });
-
-  const id = newId('job');
-  const sealed = Object.keys(secrets).length > 0 ? services.secretBox.seal(id, secrets) : null;
+  await demandIdentity(services, viewer, identity, {
+    namespaceId: namespace.id,
+    source,
+    isFromRef: commandFromRef,
+  });
   const data = {
     ...settings,
-    id,
     namespaceId: namespace.id,
     createdById: author.userId,
     repositoryId,
@@ -169,39 +258,17 @@ export async function insertJob<S extends Select>(
     snapshotId: source?.snapshotId ?? null,
     tag: source?.tag ?? null,
     env,
-    secrets: sealed,
     // The driver would write a list as an array of PostgreSQL.
     inputs: JSON.stringify(inputs),
-    commandFromRef: false,
+    commandFromRef,
     identity: toJobIdentity(identity, services.urls.base),
     costPerHour: costPerHour(settings).toFixed(),
     progress: await describeWait(services, settings),
     rerunOfId: rerunOfId ?? null,
+    arrayIndex: arrayPlace?.arrayIndex ?? null,
+    arraySize: arrayPlace?.arraySize ?? null,
   };
-  const { name, image, gpu } = settings;
-  const { repo, branch } = data;
-  const change: AuditedChange = {
-    action: rerunOfId ? 'job.rerun' : 'job.create',
-    namespaceIds: [namespace.id],
-    subject: id,
-    name,
-    details: {
-      ...{ repo, branch, image, gpu },
-      ...(rerunOfId && { rerunOf: rerunOfId }),
-      ...(identity.permissions && { permissions: identity.permissions }),
-      ...(identity.idTokens.length > 0 && {
-        audiences: identity.idTokens.map((one) => one.audience),
-      }),
-    },
-  };
-  const newJob = { data, labels, namespace, author, change };
-  return writeNewJob(services, newJob, select).catch((error) => {
-    // The repository was deleted after its branch was read.
-    if (violatesReference(error, 'repository_id')) throw notFound('Repository');
-    if (!violatesUnique(error, 'name')) throw error;
-    const message = 'name: a job of that name exists in the namespace';
-    throw new AppError('already_exists', message, { field: 'name' });
-  });
+  return { data, secrets, labels };
 }
 
 /** @throws AppError 401, 403, 404 */

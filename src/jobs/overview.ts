@@ -216,7 +216,7 @@ const COUNT_WAITING = `
     select count(*) as jobs, min(available_at) as since from (
       select available_at from jobs
       where jobs.gpu = gpus.gpu and jobs.region = regions.region
-        and status = 'queued' and attempt_id is null
+        and status = 'queued' and not blocked and attempt_id is null
       limit $3
     ) counted
   ) each

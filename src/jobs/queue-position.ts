@@ -22,6 +22,7 @@ export const positionColumns = {
   namespaceId: true,
   status: true,
   attemptId: true,
+  blocked: true,
   availableAt: true,
   progress: true,
   gpu: true,
@@ -45,7 +46,7 @@ export type QueuePosition = {
 };
 
 export type QueuePositions = {
-  /** @returns null for a job that does not wait, or is delayed before a retry */
+  /** @returns null for a job that does not wait in the queue: it is blocked, or is delayed before a retry */
   findPosition(job: JobRow): Promise<QueuePosition | null>;
   /** Returns the `progress` of a job: its queue position while it waits, otherwise the stored text. */
   progressOf(job: JobRow): Promise<string>;
@@ -74,8 +75,8 @@ export function createQueuePositions({ pool }: { pool: pg.Pool }): QueuePosition
 
   async function findPosition(job: JobRow): Promise<QueuePosition | null> {
     const { gpu, region, namespaceId } = job;
-    if (job.status !== 'queued' || job.attemptId !== null || job.availableAt > new Date())
-      return null;
+    const isDelayed = job.blocked || job.availableAt > new Date();
+    if (job.status !== 'queued' || job.attemptId !== null || isDelayed) return null;
     const { waitsFor, missing } = describeNeed(job, await liveMachines(''));
     const [backlogs, firstIds] = await Promise.all([
       backlogsOf(gpu),
@@ -206,7 +207,7 @@ async function readBacklogs(pool: pg.Pool, gpu: string): Promise<NamespaceBacklo
 async function readIds(pool: pg.Pool, [gpu, region, namespaceId]: string[]): Promise<string[]> {
   const { rows } = await pool.query<{ id: string }>(
     `select id from jobs where gpu = $1 and region = $2 and namespace_id = $3
-       and status = 'queued' and attempt_id is null order by id limit ${MAX_IDS}`,
+       and status = 'queued' and not blocked and attempt_id is null order by id limit ${MAX_IDS}`,
     [gpu, region, namespaceId],
   );
   return rows.map(({ id }) => id);

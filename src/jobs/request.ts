@@ -9,6 +9,7 @@ import { checkMoney } from '../base/money.ts';
 import { demandAccount, type Viewer } from '../identity/permissions.ts';
 import { isSnapshotId } from '../repositories/repositories.ts';
 import { VALUE_RULES } from '../secrets/secrets.ts';
+import { checkDependencies, type DependencyInput } from './dependencies/request.ts';
 import { checkIdentity, type IdentityInput } from './identity.ts';
 import { checkLabels, type Label } from './labels.ts';
 import { readLiveMachines } from './worker-capacity.ts';
@@ -59,7 +60,8 @@ export type CreateInput = {
   retries?: number | null;
   outputPath?: string | null;
   inputs?: readonly InputRequest[] | null;
-} & IdentityInput;
+} & IdentityInput &
+  DependencyInput;
 
 /** The rules of `checkRequest`, in addition to the rules of hardware and labels. Bytes are bytes of UTF-8. */
 export const REQUEST_RULES = {
@@ -148,6 +150,7 @@ export function checkRequest(input: CreateInput) {
     ]),
     labels: checkLabels(input.labels ?? []),
     inputs: checkInputs(input.inputs ?? []),
+    ...checkDependencies(input, { name, command, env, secrets }),
   };
 }
 

@@ -20,6 +20,7 @@ import {
   findCommitSource,
   resolveBranch,
 } from '../repositories/repositories.ts';
+import type { Need } from './dependencies/request.ts';
 import { readJobIdentity } from './identity.ts';
 import { demandInputs, readInputs } from './inputs.ts';
 import { findNamespace, insertJob, type JobKey } from './jobs.ts';
@@ -84,6 +85,15 @@ const settingsColumns = {
   retries: true,
   outputPath: true,
   inputs: true,
+  arrayIndex: true,
+  arraySize: true,
+  concurrencyGroup: true,
+  onConflict: true,
+  needs: {
+    where: { endedAs: null },
+    select: { neededId: true, neededName: true, condition: true },
+    orderBy: { neededId: 'asc' },
+  },
   labels: { select: { key: true, value: true } },
 } as const satisfies Select;
 type Settings = Prisma.JobGetPayload<{ select: typeof settingsColumns }>;
@@ -118,11 +128,14 @@ export async function rerunJob<S extends Select>(
   const source = await resolveSource(services, viewer, job, newest);
   const inputs = readInputs(job);
   await demandInputs(services, viewer, namespace.id, inputs);
+  const needs = await findOpenNeeds(services, job);
   const { permissions, idTokens } = readJobIdentity(job);
+  const { arrayIndex, arraySize, concurrencyGroup: group, onConflict } = job;
   const settings = {
     ...job,
-    ...{ inputs, permissions, idTokens },
+    ...{ inputs, permissions, idTokens, needs: null },
     maxCost: job.maxCost?.toString() ?? null,
+    concurrency: group === null ? null : { group, onConflict },
     namespace: namespace.name,
     repo: source?.repo ?? null,
     env: toNamedValues(job.env as Record<string, string>),
@@ -130,8 +143,9 @@ export async function rerunJob<S extends Select>(
   };
   for (let tries = 1; ; tries++) {
     const name = newName ?? (await nextName(services, namespace.id, job));
-    const request = { ...checkRequest({ ...settings, name }), inputs };
-    const newJob = { namespace, request, source, rerunOfId: job.id };
+    const request = { ...checkRequest({ ...settings, name }), inputs, needs };
+    const arrayPlace = { arrayIndex, arraySize };
+    const newJob = { namespace, request, source, rerunOfId: job.id, arrayPlace };
     try {
       return await insertJob(services, viewer, newJob, select);
     } catch (error) {
@@ -161,6 +175,22 @@ function demandSecretReuse(
   if (credential.kind === 'job') throw forbidden('A job cannot rerun jobs that have secrets');
   if (!newest || createdById === userId) return;
   demand(viewer, 'job.reuseSecrets', { namespaceId, repositoryId });
+}
+
+/** A rerun waits for the needed jobs that have not ended. How the others ended does not matter: the user wants it to run. */
+async function findOpenNeeds({ db }: RerunDeps, { needs }: Settings): Promise<Need[]> {
+  if (needs.length === 0) return [];
+  const open = await db.job.findMany({
+    where: {
+      id: { in: needs.map(({ neededId }) => neededId) },
+      status: { in: ['queued', 'running'] },
+    },
+    select: { id: true, name: true },
+  });
+  return needs.flatMap(({ neededId, condition }) => {
+    const job = open.find(({ id }) => id === neededId);
+    return job ? [{ ...job, when: condition }] : [];
+  });
 }
 
 /** Finds the commit to run, and the current name of its repository; null for a job without a repository. */

@@ -6,7 +6,7 @@
  *   queued    the process of the attempt starts              running     started_at, the first time only
  *   queued    the attempt cannot be started                  failed      exit_code 125, the reason as a log line
  *   queued    the attempt is lost before its start           queued      loss_count + 1
- *   queued    the job is cancelled                           cancelled
+ *   queued    the job is cancelled, or can never start       cancelled
  *   running   the process ends; the job has an output_path   running     time and cost stop, artifacts are stored
  *   running   exit code 0                                    succeeded   exit_code, time and cost
  *   running   exit code 0, artifacts cannot be stored        failed      exit_code 125, the reason as a log line
@@ -72,6 +72,7 @@ const lockedColumns = {
   ...payloadColumns,
   attemptId: true,
   createdById: true,
+  watched: true,
   lossCount: true,
   timeoutMinutes: true,
   maxCost: true,
@@ -362,6 +363,7 @@ async function writeMove(
   if (isStatusChange) {
     const after = { ...job, ...changes };
     addStatus(statement, id, after, job.namespace, job.nextSeq);
+    if (job.watched) parts.push(`changed as (insert into job_changes (job_id) values (${id}))`);
     topics.push(eventNotification(job.namespaceId, job.id));
   }
   const names = parameter(topics, 'text[]');
@@ -401,9 +403,51 @@ export function addFirstStatus(
   return [eventNotification(job.namespaceId, job.id), 'queue'];
 }
 
+/**
+ * Adds the first journal entries and events of new jobs, which the statement has as rows `v (id, name, event_id)`.
+ * @param job all columns except these, which the jobs share
+ * @returns the topics to notify
+ */
+export function addFirstStatuses(
+  { parts, parameter }: StatementParts,
+  job: PayloadRow,
+  { namespace, firstId }: { namespace: string; firstId: string },
+): NotifyPayload[] {
+  const page = encodeStatusPage(job.status);
+  parts.push(`page as (
+    insert into journal_pages (job_id, ${PAGE_COLUMNS})
+    select id, 1, 1, 0, ${parameter(page.bytes, 'int')}, null, true, false, ${parameter(page.data, 'bytea')} from v)`);
+  const data = eventData(job, namespace);
+  parts.push(`event as (
+    insert into events (id, type, namespace_id, subject, data)
+    select event_id, ${parameter(`job.${job.status}`, 'text')}, ${parameter(job.namespaceId, 'text')}, id,
+      jsonb_build_object('repositoryId', ${parameter(data.repositoryId, 'text')},
+        'job', ${parameter(JSON.stringify(data.job), 'jsonb')} || jsonb_build_object('id', id, 'name', name))
+    from v order by id)`);
+  return [eventNotification(job.namespaceId, firstId), 'queue'];
+}
+
+/** Notes that no attempt of a job may be open any more, for jobs that wait for that. */
+export async function noteAttemptEnd(tx: Transaction, jobId: string): Promise<void> {
+  await runStatement(
+    tx,
+    'insert into job_changes (job_id) select id from jobs where id = $1 and watched returning 1 as noted',
+    [jobId],
+  );
+}
+
 /** The topic for the worker of a job. The topic `job:<id>` would wake the worker with every batch of log lines. */
 export function statusTopic(id: string): `job:${string}` {
   return `job:${id}/status`;
+}
+
+/** Locks jobs in the order of their ids. */
+export async function lockJobs(
+  tx: Prisma.TransactionClient,
+  ids: readonly string[],
+): Promise<LockedJob[]> {
+  const rows = await runStatement<LockedJob>(tx, LOCK_JOBS, [ids]);
+  return rows.flatMap((row) => parseLockedJob([row]) ?? []);
 }
 
 /** @returns null if the job does not exist */

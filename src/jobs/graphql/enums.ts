@@ -8,7 +8,7 @@ import type { Sort } from '../lists.ts';
 const toEnumName = (value: string) => value.toUpperCase().replaceAll('-', '_');
 
 /** Defines a GraphQL enum. @param values the description of each value */
-function defineEnum<const T extends string>(
+export function defineEnum<const T extends string>(
   name: string,
   values: Readonly<Record<T, string>>,
   description: string,
@@ -25,11 +25,12 @@ function defineEnum<const T extends string>(
 export const JobStatus = defineEnum(
   'JobStatus',
   {
-    queued: 'The job waits in the queue, or its checkout and image are being prepared.',
+    queued:
+      'The job waits for other jobs or in the queue, or its checkout and image are being prepared.',
     running: 'The process of the job has started.',
     succeeded: 'The job ended with exit code 0.',
     failed: 'The job ended with another exit code, or could not be started.',
-    cancelled: 'A user cancelled the job.',
+    cancelled: 'A user cancelled the job, or it can never start; `progress` says why.',
     timed_out: 'The job exceeded its timeout.',
   },
   'The status of a job. All statuses except `QUEUED` and `RUNNING` are final.',

@@ -29,6 +29,7 @@ import * as runtime from '../runtime.ts';
 import { MAX_POINTS, readUsagePoints } from '../usage-history.ts';
 import { toAnalytics } from '../usage-sampling.ts';
 import { AttemptConnection } from './attempts.ts';
+import { JobArray, JobConcurrency, JobNeed } from './dependencies.ts';
 import { Gpu, JobSort, JobStatus, Region } from './enums.ts';
 import { JobFilter, JobLabel } from './filters.ts';
 import { IdToken, JobPermissions } from './identity.ts';
@@ -180,6 +181,36 @@ export const Job = builder.prismaNode('Job', {
       description: 'The labels, sorted by key.',
       select: { labels: { select: { key: true, value: true }, orderBy: { key: 'asc' } } },
       resolve: ({ labels }) => labels,
+    }),
+    blocked: t.exposeBoolean('blocked', {
+      description:
+        'Whether the job waits for other jobs, and is not in the queue. `progress` says for which.',
+    }),
+    needs: t.field({
+      type: [JobNeed],
+      description: 'The jobs that must have ended before this job starts.',
+      select: { needs: { orderBy: { neededId: 'asc' } } },
+      resolve: ({ needs }) => needs,
+    }),
+    array: t.field({
+      type: JobArray,
+      nullable: true,
+      description: 'The array of which the job is a part; null for other jobs.',
+      select: { array: true },
+      resolve: ({ array }) => array,
+    }),
+    arrayIndex: t.exposeInt('arrayIndex', {
+      nullable: true,
+      description:
+        'The `JOB_ARRAY_INDEX` of the job, from 0, also of a rerun; null for jobs without an array.',
+    }),
+    concurrency: t.field({
+      type: JobConcurrency,
+      nullable: true,
+      description: 'The group of which one job runs at a time; null without a group.',
+      select: { concurrencyGroup: true, onConflict: true },
+      resolve: ({ concurrencyGroup: group, onConflict }) =>
+        group === null ? null : { group, onConflict },
     }),
     environmentNames: t.stringList({
       description: 'The names of the variables in `env`, in the given order. Values are not shown.',

@@ -3,9 +3,11 @@ import type { Prisma } from '../../../prisma/generated/client.ts';
 import { HARDWARE_DEFAULTS } from '../../base/hardware.ts';
 import { builder, deletionPayload, INPUT } from '../../platform/schema/builder.ts';
 import { selectForChild } from '../../platform/schema/select.ts';
+import { DEPENDENCY_RULES } from '../dependencies/request.ts';
 import * as jobs from '../jobs.ts';
 import { REQUEST_RULES } from '../request.ts';
 import { rerunJob } from '../rerun.ts';
+import { JobArrayInput, JobConcurrencyInput, JobNeedInput } from './dependencies.ts';
 import { Gpu, Region } from './enums.ts';
 import { JobLabelInput } from './filters.ts';
 import { IdTokenInput, JobPermissionsInput } from './identity.ts';
@@ -118,6 +120,20 @@ const CreateJobInput = builder.inputType('CreateJobInput', {
     }),
     outputPath: t.string({
       description: 'Files under this path are kept as artifacts when the job ends.',
+    }),
+    needs: t.field({
+      type: [JobNeedInput],
+      description: `Jobs that must have ended before this job starts, up to ${DEPENDENCY_RULES.maxNeeds}. When one of them ends otherwise than needed, this job is cancelled.`,
+    }),
+    array: t.field({
+      type: JobArrayInput,
+      description:
+        'Creates many jobs at once: `<name>-0`, `<name>-1` and so on, with `JOB_ARRAY_INDEX` and `JOB_ARRAY_SIZE` in the environment. The answer is the first of them.',
+    }),
+    concurrency: t.field({
+      type: JobConcurrencyInput,
+      description:
+        'A group of which one job runs at a time, such as the deployments of a branch. The jobs of an array take it together.',
     }),
     inputs: t.field({
       type: [JobArtifactsInput],

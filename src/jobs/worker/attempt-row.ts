@@ -81,6 +81,8 @@ const attemptColumns = {
       identity: true,
       outputPath: true,
       inputs: true,
+      arrayIndex: true,
+      arraySize: true,
       timeoutMinutes: true,
       maxCost: true,
       costPerHour: true,

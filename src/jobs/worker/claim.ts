@@ -106,7 +106,7 @@ const buildReadStatement = (hasSkipList: boolean) => `
       cross join lateral (
         select from jobs
         where gpu = l.gpu and region = l.region and namespace_id = l.namespace_id and id >= l.head
-          and status = 'queued' and attempt_id is null and available_at <= now()
+          and status = 'queued' and not blocked and attempt_id is null and available_at <= now()
           and (l.gpu = 'none' or gpu_count <= (max_gpus ->> l.region)::int)${hasSkipList ? NOT_SKIPPED_JOBS : ''}
         order by id limit 1
       ) any_job
@@ -132,14 +132,14 @@ const buildReadStatement = (hasSkipList: boolean) => `
       image
     from jobs
     where gpu = l.gpu and region = l.region and namespace_id = l.namespace_id and id >= l.head
-      and status = 'queued' and attempt_id is null and available_at <= now()
+      and status = 'queued' and not blocked and attempt_id is null and available_at <= now()
       and (l.gpu = 'none' or gpu_count <= (l.max_gpus ->> l.region)::int)${hasSkipList ? NOT_SKIPPED_JOBS : ''}
     order by id limit ($1 ->> 'maxJobsPerQueue')::int
   ) j
   union all
   select null, 0, namespace_id, gpu, region, id, gpu_count, cpu, memory_gb, repo is not null,
     image
-  from reserved where status = 'queued' and attempt_id is null and available_at <= now()
+  from reserved where status = 'queued' and not blocked and attempt_id is null and available_at <= now()
     ${hasSkipList ? NOT_SKIPPED_JOBS : ''}
   order by turn, id`;
 
@@ -165,12 +165,12 @@ const TAKE = `
       progress text, choice_index int
     )
   ), locked as (
-    select id, status, attempt_id from jobs where id in (select id from wanted)
+    select id, status, blocked, attempt_id from jobs where id in (select id from wanted)
     for update skip locked
   ), taken as (
     update jobs set attempt_id = w.attempt_id, progress = w.progress
     from locked join wanted w using (id)
-    where jobs.id = locked.id and locked.status = 'queued' and locked.attempt_id is null
+    where jobs.id = locked.id and locked.status = 'queued' and not locked.blocked and locked.attempt_id is null
     returning jobs.id, jobs.namespace_id, jobs.gpu, jobs.region, jobs.available_at, w.choice_index
   ), previous as (
     select taken.id, coalesce(max(number), 0) as number, max(ended_at) as ended_at
@@ -198,7 +198,7 @@ const TAKE = `
       head = case when t.jobs is null or t.last < l.head then l.head else coalesce((
         select id from jobs
         where gpu = l.gpu and region = l.region and namespace_id = l.namespace_id
-          and id between l.head and t.last and status = 'queued' and attempt_id is null
+          and id between l.head and t.last and status = 'queued' and not blocked and attempt_id is null
           and id not in (select id from taken)
         order by id limit 1
       ), t.last) end

@@ -30,7 +30,15 @@ import { describeMaxCost } from '../limits.ts';
 import { appendLines } from '../logs/append.ts';
 import { compactEndedLog } from '../logs/compaction.ts';
 import { runSpanUntil, secondsBetween } from '../runtime.ts';
-import { commitMove, type LockedJob, MAX_PROGRESS, type Move, moveJob, PHASES } from '../state.ts';
+import {
+  commitMove,
+  type LockedJob,
+  MAX_PROGRESS,
+  type Move,
+  moveJob,
+  noteAttemptEnd,
+  PHASES,
+} from '../state.ts';
 import type { Attempt, Deps } from './attempt-row.ts';
 
 /** Exit code of a job that failed although its command did not: it could not be started, or its artifacts not stored. */
@@ -173,6 +181,7 @@ async function recordEnd(
     await recordLateEnd(tx, job.id, outcome, collected.stored);
     const { at: endedAt, ...how } = ended;
     await tx.jobAttempt.updateMany({ where: { id }, data: { ...begun, endedAt, ...how } });
+    await noteAttemptEnd(tx, job.id);
     // Followers of a cancelled job wait for the end of its attempt. No other notification wakes them.
     await notifyReaders(tx, `job:${job.id}`);
   });
@@ -328,16 +337,20 @@ export function endLostAttempt(
     });
     // Needed even if the attempt no longer holds the job: followers of a cancelled job wait for this notification.
     await notifyReaders(tx, `job:${jobId}`);
-    return markLost(tx, attemptId);
+    return markLost(tx, { attemptId, jobId });
   });
 }
 
 /** @returns whether the attempt was still open */
-async function markLost(tx: Prisma.TransactionClient, attemptId: string): Promise<boolean> {
+async function markLost(
+  tx: Prisma.TransactionClient,
+  { attemptId, jobId }: { attemptId: string; jobId: string },
+): Promise<boolean> {
   const { count } = await tx.jobAttempt.updateMany({
     where: { id: attemptId, endedAt: null },
     data: { endedAt: new Date(), outcome: 'lost' },
   });
+  if (count > 0) await noteAttemptEnd(tx, jobId);
   return count > 0;
 }
 
@@ -357,7 +370,7 @@ export function returnToQueue(
         : null,
     );
     if (!moved) return false;
-    await markLost(tx, attemptId);
+    await markLost(tx, { attemptId, jobId });
     return true;
   });
 }

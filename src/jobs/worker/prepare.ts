@@ -113,6 +113,10 @@ function buildSpec(
       CPU_CORES: String(cpu),
       MEMORY_GB: String(memoryGb),
       CI: 'true',
+      ...(job.arrayIndex !== null && {
+        JOB_ARRAY_INDEX: String(job.arrayIndex),
+        JOB_ARRAY_SIZE: String(job.arraySize),
+      }),
     },
     checkout:
       source || inputs.length > 0

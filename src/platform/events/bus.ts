@@ -12,6 +12,8 @@ export type Topic =
   | `tail:${string}`
   /** The job queue. */
   | 'queue'
+  /** Changes of jobs on which others depend. */
+  | 'job-changes'
   /** Due deliveries of all webhooks, or all changes of the deliveries of one webhook. */
   | 'deliveries'
   | `webhook:${string}`

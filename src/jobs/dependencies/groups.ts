@@ -1,0 +1,105 @@
+/** Groups that limit how many jobs run at once, and the texts that say what a blocked job waits for. */
+import type { GroupConflict, JobStatus, NeedCondition } from '../../../prisma/generated/enums.ts';
+import { MAX_PROGRESS, PHASES } from '../state.ts';
+
+/** A slot that a job needs before it may start; see the model `JobSlot`. */
+export type SlotRequest = {
+  groupKey: string;
+  /** Null: the job itself. */
+  unit: string | null;
+  maxRunning: number;
+  onConflict: GroupConflict;
+};
+
+type GroupedJob = {
+  namespaceId: string;
+  repositoryId: string | null;
+  concurrencyGroup: string | null;
+  onConflict: GroupConflict | null;
+};
+
+/**
+ * The slots that a job needs.
+ * @param set the array or matrix of which it is a part, and how many of these may run at once
+ */
+export function listSlots(
+  job: GroupedJob,
+  set: { key: string; maxParallel: number | null } | null,
+): SlotRequest[] {
+  const { namespaceId, repositoryId, concurrencyGroup, onConflict } = job;
+  const slots: SlotRequest[] = [];
+  if (set?.maxParallel != null)
+    slots.push({
+      ...{ groupKey: set.key, unit: null, maxRunning: set.maxParallel },
+      onConflict: 'queue',
+    });
+  // The namespace is a part of the key: jobs of other namespaces may run a commit of the same public repository.
+  if (concurrencyGroup !== null)
+    slots.push({
+      groupKey: `${CONCURRENCY}${namespaceId} ${repositoryId ?? '-'} ${concurrencyGroup}`,
+      unit: set?.key ?? null,
+      maxRunning: 1,
+      onConflict: onConflict ?? 'queue',
+    });
+  return slots;
+}
+
+const CONCURRENCY = 'concurrency ';
+
+function describeGroup({ groupKey, maxRunning }: Pick<SlotRequest, 'groupKey' | 'maxRunning'>) {
+  if (groupKey.startsWith(CONCURRENCY))
+    return `the concurrency group ${groupKey.split(' ').slice(3).join(' ')}`;
+  return maxRunning === 1
+    ? 'its turn: one of these jobs runs at a time'
+    : `its turn: at most ${maxRunning} of these jobs run at once`;
+}
+
+/** The `progress` of a job whose needs are met. */
+export function describeSlots(slots: readonly Pick<SlotRequest, 'groupKey' | 'maxRunning'>[]) {
+  return cut(
+    slots.length === 0 ? PHASES.waiting : `waiting for ${slots.map(describeGroup).join(' and ')}`,
+  );
+}
+
+const MAX_NAMES = 3;
+
+/** The `progress` of a job that waits for others. */
+export function describeNeeds(names: readonly string[]): string {
+  const others = names.length - MAX_NAMES;
+  const rest = others > 0 ? ` and ${others} other ${others === 1 ? 'job' : 'jobs'}` : '';
+  return cut(`waiting for ${names.slice(0, MAX_NAMES).join(', ')}${rest}`);
+}
+
+/** The `progress` of a job that can never start. @param status of the needed job; null if nobody knows it */
+export function describeUnmet(name: string, when: NeedCondition, status: JobStatus | null): string {
+  const how = when === 'failed' ? 'to fail' : 'to succeed';
+  const ended = status === null ? 'which was deleted' : `which ${ENDINGS[status]}`;
+  return cut(`${PHASES.cancelled}: it needed ${name} ${how}, ${ended}`);
+}
+
+const ENDINGS: Record<JobStatus, string> = {
+  queued: 'is queued',
+  running: 'is running',
+  succeeded: 'succeeded',
+  failed: 'failed',
+  cancelled: 'was cancelled',
+  timed_out: 'timed out',
+};
+
+export function describeReplaced(replacedBy: string): string {
+  return cut(`${PHASES.cancelled}: ${replacedBy} took its concurrency group`);
+}
+
+export const SKIPPED = `${PHASES.cancelled}: its concurrency group was taken`;
+
+function cut(text: string): string {
+  return text.slice(0, MAX_PROGRESS);
+}
+
+/** Whether a needed job has ended as the need demands; null while it has not ended. */
+export function isMet(when: NeedCondition, status: JobStatus | null): boolean | null {
+  if (status === 'queued' || status === 'running') return null;
+  if (when === 'finished') return true;
+  if (when === 'failed') return status === 'failed' || status === 'timed_out';
+  return status === 'succeeded';
+}

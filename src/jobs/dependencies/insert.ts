@@ -1,0 +1,262 @@
+/**
+ * Inserts jobs that belong together: an array, the jobs of a run, or a job that waits for others. All are in the transaction of
+ * the caller, so either all of them exist or none.
+ *
+ * A job that must wait is inserted blocked, with a row in `job_changes`. The loop (`loop.ts`) decides when it starts.
+ */
+import type { NeedCondition, Plan } from '../../../prisma/generated/enums.ts';
+import type { Config } from '../../base/config/config.ts';
+import { newId } from '../../base/ids.ts';
+import { toColumnName } from '../../platform/database/keyset.ts';
+import {
+  createStatementParts,
+  runStatement,
+  type Transaction,
+} from '../../platform/database/statement.ts';
+import { requireQuota } from '../../platform/limits/quotas.ts';
+import { COLUMN_DEFAULTS, type JobData } from '../insert.ts';
+import type { PayloadRow } from '../payload.ts';
+import type { SecretBox } from '../secrets.ts';
+import { addFirstStatuses } from '../state.ts';
+import { describeNeeds, describeSlots, listSlots, type SlotRequest } from './groups.ts';
+import { type ArrayRequest, arrayJobName, type Need, neededJobMissing } from './request.ts';
+
+/** A job whose creation was permitted (`prepareJob` in `jobs.ts`), without an id. */
+export type PreparedJob = {
+  data: Omit<JobData, 'id' | 'secrets'>;
+  secrets: Readonly<Record<string, string>>;
+  labels: readonly { key: string; value: string }[];
+};
+
+export type JobToInsert = {
+  job: PreparedJob;
+  /** Jobs that must have ended: existing ones, and earlier entries of the same list by their index. */
+  needs?: readonly (Need | { index: number; when: NeedCondition })[];
+  /** Inserts that many jobs instead of one. */
+  array?: ArrayRequest | null;
+  /** The name of the job in the file of the run. */
+  runJob?: string;
+  /** How many jobs with this `runJob` may run at once in the run, for a matrix. */
+  maxParallel?: number | null;
+};
+
+export type InsertedJob = { id: string; name: string };
+
+/** More jobs than this enter the queue by and by, because each takes longer than the one before in one transaction. */
+const MAX_UNBLOCKED = 100;
+
+/**
+ * Inserts jobs in few statements; 10,000 jobs of an array take about two seconds. The caller has checked with `prepareJob` that
+ * they may be created, and writes the audit entries.
+ *
+ *   const jobs = await Promise.all(requests.map((one) => prepareJob(services, viewer, one)));
+ *   await insertJobs(services, tx, {
+ *     namespace,
+ *     run: { id: 'run_…' },
+ *     jobs: [
+ *       { job: jobs[0], runJob: 'test' },
+ *       { job: jobs[1], runJob: 'train', maxParallel: 2, needs: [{ index: 0, when: 'succeeded' }] },
+ *       { job: jobs[2], runJob: 'train', maxParallel: 2, needs: [{ index: 0, when: 'succeeded' }] },
+ *     ],
+ *   });
+ *
+ * Jobs of a run are watched: the loop calls `onChanged(tx, jobIds)` in the transaction that handles each change of their status,
+ * their insertion and their deletion. Jobs of the same `runJob` are one unit in a concurrency group: they take it together.
+ *
+ * @returns the jobs of each entry, in the given order, which is also the order in the queue
+ * @throws AppError 403 (quota), 404 naming `needs` if a needed job was deleted meanwhile, and database errors as `writeNewJob`
+ */
+export async function insertJobs(
+  services: { config: Config; secretBox: SecretBox },
+  tx: Transaction,
+  {
+    namespace,
+    jobs,
+    run,
+  }: {
+    namespace: { id: string; name: string; plan: Plan };
+    jobs: readonly JobToInsert[];
+    run?: { id: string };
+  },
+): Promise<InsertedJob[][]> {
+  const count = jobs.reduce((sum, { array }) => sum + (array?.size ?? 1), 0);
+  if (count === 0) return [];
+  await requireQuota({ ...services, db: tx }, namespace, 'activeJobs', count);
+  // Ids of one millisecond are not ordered by themselves, and the order of ids is the order of the queue.
+  const ids = Array.from({ length: count }, () => newId('job')).sort();
+  const neededHere = new Set(
+    jobs.flatMap(({ needs = [] }) => needs.flatMap((one) => ('index' in one ? [one.index] : []))),
+  );
+  const inserted: InsertedJob[][] = [];
+  let at = 0;
+  for (const [index, entry] of jobs.entries()) {
+    const size = entry.array?.size ?? 1;
+    const needs = (entry.needs ?? []).flatMap((need) =>
+      'index' in need
+        ? earlierJobs(inserted, need.index).map((job) => ({ ...job, when: need.when }))
+        : [need],
+    );
+    const isMany = count > MAX_UNBLOCKED;
+    const isWatched = run !== undefined || neededHere.has(index);
+    const job = {
+      ...entry,
+      needs,
+      namespace,
+      run,
+      isMany,
+      isWatched,
+      ids: ids.slice(at, at + size),
+    };
+    inserted.push(await insertEntry(services, tx, job));
+    at += size;
+  }
+  // Last, because it makes the workers of these jobs wait until the commit.
+  const existing = jobs.flatMap(({ needs = [] }) =>
+    needs.flatMap((one) => ('id' in one ? [one] : [])),
+  );
+  await watchNeeded(tx, existing);
+  return inserted;
+}
+
+function earlierJobs(inserted: readonly InsertedJob[][], index: number): InsertedJob[] {
+  const jobs = inserted[index];
+  if (!jobs) throw new Error('a job can only need earlier jobs of the list');
+  return jobs;
+}
+
+type Entry = Omit<JobToInsert, 'needs'> & {
+  needs: readonly Need[];
+  namespace: { id: string; name: string };
+  run: { id: string } | undefined;
+  isMany: boolean;
+  isWatched: boolean;
+  ids: readonly string[];
+};
+
+async function insertEntry(
+  { secretBox }: { secretBox: SecretBox },
+  tx: Transaction,
+  { job, needs, array, run, runJob, maxParallel, namespace, ids, isMany, isWatched }: Entry,
+): Promise<InsertedJob[]> {
+  const { data, secrets, labels } = job;
+  const arrayId = array ? newId('arr') : null;
+  if (array && arrayId)
+    await insertArray(tx, { id: arrayId, name: data.name, namespace, ...array });
+  const set = arrayId
+    ? { key: `array ${arrayId}`, maxParallel: array?.maxParallel ?? null }
+    : run && runJob !== undefined
+      ? { key: `run ${run.id} ${runJob}`, maxParallel: maxParallel ?? null }
+      : null;
+  const slots = listSlots(data, set);
+  const waits = needs.length > 0 || slots.length > 0;
+  const blocked = waits || isMany;
+  const hasSecrets = Object.keys(secrets).length > 0;
+  const rows = ids.map((id, index) => ({
+    id,
+    name: array ? arrayJobName(data.name, index) : data.name,
+    array_index: array ? index : data.arrayIndex,
+    secrets: hasSecrets ? Buffer.from(secretBox.seal(id, secrets)).toString('hex') : null,
+    event_id: newId('evt'),
+  }));
+
+  const now = new Date();
+  const { name: _name, arrayIndex: _index, ...shared } = data;
+  const columns = {
+    ...shared,
+    ...(array && { arrayId, arraySize: array.size }),
+    runId: run?.id ?? null,
+    runJob: runJob ?? null,
+    blocked,
+    watched: isWatched || waits,
+    ...(needs.length > 0 && { progress: describeNeeds(needs.map(({ name }) => name)) }),
+    ...(needs.length === 0 && slots.length > 0 && { progress: describeSlots(slots) }),
+    createdAt: now,
+    availableAt: now,
+    nextSeq: 2,
+  };
+  const statement = createStatementParts();
+  const { parts, parameter, values } = statement;
+  parts.push(`v as (select * from jsonb_to_recordset(${parameter(JSON.stringify(rows), 'jsonb')})
+    as v (id text, name text, array_index int, secrets text, event_id text))`);
+  const names = Object.keys(columns).map(toColumnName);
+  const given = Object.values(columns).map((value) => parameter(value));
+  parts.push(`r as (
+    insert into jobs (id, name, array_index, secrets, folded, ${names})
+    select id, name, array_index, decode(secrets, 'hex'), ${array ? 'array_index > 0' : 'false'}, ${given}
+    from v order by id)`);
+  if (labels.length > 0) {
+    const lists = [labels.map(({ key }) => key), labels.map(({ value }) => value)];
+    const [keys, texts] = lists.map((list) => parameter(list, 'text[]'));
+    parts.push(`labelled as (
+      insert into job_labels (job_id, key, value, namespace_id)
+      select v.id, label.key, label.value, ${parameter(namespace.id, 'text')}
+      from v, unnest(${keys}, ${texts}) label (key, value))`);
+  }
+  if (needs.length > 0) addNeeds(statement, needs);
+  if (slots.length > 0) addSlots(statement, slots, needs.length > 0);
+  // The run learns of all its jobs.
+  if (blocked || run) parts.push('changed as (insert into job_changes (job_id) select id from v)');
+  const payload = { ...COLUMN_DEFAULTS, ...columns, id: '', name: '', status: 'queued' };
+  const topics = addFirstStatuses(statement, payload as unknown as PayloadRow, {
+    namespace: namespace.name,
+    // One notification wakes the readers of all events. Nobody follows a job that did not exist.
+    firstId: ids[0] ?? '',
+  });
+  const notify = `select pg_notify('loam', topic)::text from unnest(${parameter(topics, 'text[]')}) topic`;
+  await runStatement(tx, `with ${parts.join(', ')} ${notify}`, values);
+  return rows.map(({ id, name }) => ({ id, name }));
+}
+
+async function insertArray(
+  tx: Transaction,
+  array: { id: string; name: string; namespace: { id: string } } & ArrayRequest,
+): Promise<void> {
+  const { id, name, namespace, size, maxParallel } = array;
+  await runStatement(
+    tx,
+    `insert into job_arrays (id, namespace_id, name, size, max_parallel) values ($1, $2, $3, $4, $5)
+     returning id`,
+    [id, namespace.id, name, size, maxParallel],
+  );
+}
+
+type Parts = ReturnType<typeof createStatementParts>;
+
+function addNeeds({ parts, parameter }: Parts, needs: readonly Need[]): void {
+  // The last one counts when two entries name the same job.
+  const byId = new Map(needs.map((need) => [need.id, need]));
+  const listed = parameter(JSON.stringify([...byId.values()]), 'jsonb');
+  parts.push(`needed as (
+    insert into job_needs (job_id, needed_id, needed_name, condition)
+    select v.id, n.id, n.name, n.when::"NeedCondition"
+    from v, jsonb_to_recordset(${listed}) as n (id text, name text, "when" text))`);
+}
+
+function addSlots({ parts, parameter }: Parts, slots: readonly SlotRequest[], isPending: boolean) {
+  parts.push(`slots as (
+    insert into job_slots (job_id, group_key, unit, max_running, on_conflict, state)
+    select v.id, s."groupKey", coalesce(s.unit, v.id), s."maxRunning", s."onConflict"::"GroupConflict",
+      '${isPending ? 'pending' : 'waiting'}'
+    from v, jsonb_to_recordset(${parameter(JSON.stringify(slots), 'jsonb')})
+      as s ("groupKey" text, unit text, "maxRunning" int, "onConflict" text))`);
+}
+
+/** From now on, changes of these jobs are noted. A lock keeps them from being deleted before the commit. */
+async function watchNeeded(tx: Transaction, needs: readonly Need[]): Promise<void> {
+  if (needs.length === 0) return;
+  const ids = [...new Set(needs.map(({ id }) => id))];
+  const found = await runStatement<{ id: string; watched: boolean }>(
+    tx,
+    'select id, watched from jobs where id = any ($1::text[]) order by id for no key update',
+    [ids],
+  );
+  const missing = needs.find(({ id }) => !found.some((job) => job.id === id));
+  if (missing) throw neededJobMissing(missing.name);
+  const unwatched = found.filter(({ watched }) => !watched).map(({ id }) => id);
+  if (unwatched.length === 0) return;
+  await runStatement(
+    tx,
+    'update jobs set watched = true where id = any ($1::text[]) returning id',
+    [unwatched],
+  );
+}

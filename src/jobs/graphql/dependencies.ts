@@ -1,0 +1,139 @@
+/** GraphQL types of needs, arrays and concurrency groups. */
+import type { Prisma } from '../../../prisma/generated/client.ts';
+import type { JobStatus as Status } from '../../../prisma/generated/enums.ts';
+import { builder } from '../../platform/schema/builder.ts';
+import { selectOf } from '../../platform/schema/select.ts';
+import { countArrayJobs } from '../dependencies/arrays.ts';
+import { DEPENDENCY_RULES } from '../dependencies/request.ts';
+import { findJob } from '../jobs.ts';
+import { defineEnum, JobStatus } from './enums.ts';
+
+const JobNeedCondition = defineEnum(
+  'JobNeedCondition',
+  {
+    succeeded: 'The needed job succeeded.',
+    failed: 'The needed job failed or timed out.',
+    finished: 'The needed job ended in any status, also `CANCELLED`.',
+  },
+  'How a needed job must have ended.',
+);
+
+const JobConcurrencyConflict = defineEnum(
+  'JobConcurrencyConflict',
+  {
+    queue: 'The job waits. Jobs of a group run in the order of their creation.',
+    cancel_running:
+      'The older jobs of the group are cancelled, and the job waits until their processes have ended.',
+    skip: 'The job is cancelled.',
+  },
+  'What happens to a job whose concurrency group is taken.',
+);
+
+export const JobNeedInput = builder.inputType('JobNeedInput', {
+  description: 'A job that must have ended before the new job starts.',
+  fields: (t) => ({
+    job: t.string({ required: true, description: 'The name of a job of the same namespace.' }),
+    when: t.field({
+      type: JobNeedCondition,
+      defaultValue: 'succeeded',
+      description: 'How it must have ended.',
+    }),
+  }),
+});
+
+export const JobArrayInput = builder.inputType('JobArrayInput', {
+  description: 'Creates many jobs that differ in their index.',
+  fields: (t) => ({
+    size: t.int({
+      required: true,
+      description: `The number of jobs: 1 to ${DEPENDENCY_RULES.maxArraySize}.`,
+    }),
+    maxParallel: t.int({
+      description: 'How many of them may run at once. By default all.',
+    }),
+  }),
+});
+
+export const JobConcurrencyInput = builder.inputType('JobConcurrencyInput', {
+  description: 'A group of which one job runs at a time.',
+  fields: (t) => ({
+    group: t.string({
+      required: true,
+      description: `The name of the group: up to ${DEPENDENCY_RULES.groupBytes} bytes. Jobs of the namespace with the same repository and group exclude each other; so do jobs without a repository.`,
+    }),
+    onConflict: t.field({
+      type: JobConcurrencyConflict,
+      defaultValue: 'queue',
+      description: 'What happens if the group is taken.',
+    }),
+  }),
+});
+
+type NeedRow = Prisma.JobNeedGetPayload<object>;
+
+export const JobNeed = builder.objectRef<NeedRow>('JobNeed').implement({
+  description: 'A job that another job needs.',
+  fields: (t) => ({
+    name: t.exposeString('neededName', { description: 'The name of the needed job.' }),
+    job: t.prismaField({
+      type: 'Job',
+      nullable: true,
+      description: 'The needed job; null if it was deleted or the viewer may not see it.',
+      resolve: (query, { neededId }, _args, { services, viewer }) =>
+        findJob(services, viewer, neededId, selectOf<Prisma.JobSelect>(query)) as never,
+    }),
+    when: t.expose('condition', {
+      type: JobNeedCondition,
+      description: 'How it must have ended.',
+    }),
+  }),
+});
+
+type ArrayRow = Prisma.JobArrayGetPayload<object>;
+
+const JobStatusCount = builder
+  .objectRef<{ status: Status; count: number }>('JobStatusCount')
+  .implement({
+    description: 'How many jobs have a status.',
+    fields: (t) => ({
+      status: t.expose('status', { type: JobStatus, description: 'The status.' }),
+      count: t.exposeInt('count', { description: 'The number of jobs.' }),
+    }),
+  });
+
+export const JobArray = builder.objectRef<ArrayRow>('JobArray').implement({
+  description: 'Jobs that one request created together.',
+  fields: (t) => ({
+    id: t.exposeID('id', { description: 'The id, by which lists of jobs can be filtered.' }),
+    name: t.exposeString('name', {
+      description: 'The name. The names of its jobs are this name with `-` and the index.',
+    }),
+    size: t.exposeInt('size', { description: 'The number of jobs that were created.' }),
+    maxParallel: t.exposeInt('maxParallel', {
+      nullable: true,
+      description: 'How many of them may run at once; null for all.',
+    }),
+    counts: t.field({
+      type: [JobStatusCount],
+      complexity: { field: 10 },
+      description: 'The number of its jobs in each status, without deleted jobs.',
+      resolve: ({ id }, _args, { services }) => countArrayJobs(services, id),
+    }),
+  }),
+});
+
+export const JobConcurrency = builder
+  .objectRef<{ group: string; onConflict: Prisma.JobGetPayload<object>['onConflict'] }>(
+    'JobConcurrency',
+  )
+  .implement({
+    description: 'The concurrency group of a job.',
+    fields: (t) => ({
+      group: t.exposeString('group', { description: 'The name of the group.' }),
+      onConflict: t.field({
+        type: JobConcurrencyConflict,
+        description: 'What happens if the group is taken.',
+        resolve: ({ onConflict }) => onConflict ?? 'queue',
+      }),
+    }),
+  });
