@@ -35,6 +35,7 @@ import { openRechecks } from './identity/rechecks.ts';
 import type { Issuer } from './identity/sign-in/issuers.ts';
 import { issueSignInLink } from './identity/sign-in/links.ts';
 import { TokenIssuer } from './identity/token-issuer.ts';
+import { startBudgetLoop } from './jobs/budget-loop.ts';
 import { createCheckout, createRemoteCheckout } from './jobs/checkouts.ts';
 import { startDependencyLoop } from './jobs/dependencies/loop.ts';
 import { countWaitingJobs } from './jobs/overview.ts';
@@ -237,6 +238,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     // Only by processes that answer requests, of which there is always one.
     () => startDependencyLoop({ ...services, db, onChanged: async () => {} }),
     () => startMaintenance(services, maintenanceTasks(services)),
+    () => startBudgetLoop(services),
     // Disposed before the HTTP server, so that others take over before requests are refused here.
     () => ({ [Symbol.asyncDispose]: () => cluster.members.leave() }),
     // Webhooks stop before that, so that no other server considers this one dead and sends the same deliveries.

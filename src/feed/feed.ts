@@ -18,7 +18,7 @@ import {
 } from '../identity/permissions.ts';
 import type { Rechecks } from '../identity/rechecks.ts';
 import { type AccessRule, whileAllowed } from '../identity/rechecks.ts';
-import type { JobEventData } from '../jobs/jobs.ts';
+import type { BudgetEventData, JobEventData } from '../jobs/jobs.ts';
 import type { Signer } from '../platform/crypto/signed-links.ts';
 import type { Db } from '../platform/database/client.ts';
 import type { CursorPageRequest } from '../platform/database/paging.ts';
@@ -40,7 +40,7 @@ export type FeedEvent = {
   cursor: number;
   type: FeedType;
   timestamp: Date;
-  /** The id of the job or repository. */
+  /** The id of the job or repository, or of the namespace of the budget. */
   subject: string;
   /** As stored; `getEventPayload` renders it for clients. */
   data: OutboxEvent['data'];
@@ -49,7 +49,11 @@ export type FeedEvent = {
 type Deps = { db: Db; pool: pg.Pool; bus: Bus; rechecks: Rechecks };
 
 /** Prefix of event types → the permission to see these events. */
-const ACTION_OF_KIND = { 'job.': 'job.read', 'repository.': 'repository.read' } as const;
+const ACTION_OF_KIND = {
+  'job.': 'job.read',
+  'repository.': 'repository.read',
+  'budget.': 'usage.read',
+} as const;
 type Kind = keyof typeof ACTION_OF_KIND;
 
 function toFeedType(type: EventType): FeedType {
@@ -70,6 +74,7 @@ const EVENT_TYPES = [
   'repository.updated',
   'repository.pushed',
   'repository.deleted',
+  'budget.reached',
 ] as const satisfies readonly EventType[];
 
 export const FEED_TYPES = [...new Set(EVENT_TYPES.map(toFeedType))];
@@ -188,13 +193,15 @@ export function getEventPayload(
   services: { signer: Signer; urls: Urls },
   { data }: FeedEvent,
 ): object | null {
-  return data.job || data.repository ? (dataToSend(services, data) as object) : null;
+  return data.job || data.repository || data.budget ? (dataToSend(services, data) as object) : null;
 }
 
 /** The name of the namespace at the time of the event. Null for events of earlier versions, which stored less data. */
 export function getEventNamespace({ data }: FeedEvent): string | null {
-  const { job, repository } = data as Partial<JobEventData & RepositoryEventData>;
-  return (job ?? repository)?.namespace ?? null;
+  const { job, repository, budget } = data as Partial<
+    JobEventData & RepositoryEventData & BudgetEventData
+  >;
+  return (job ?? repository ?? budget)?.namespace ?? null;
 }
 
 function toFeedEvent({ id, seq, type, timestamp, subject, data }: OutboxEvent): FeedEvent {

@@ -62,6 +62,10 @@ export const AUDIT_ACTIONS = {
   'job.cancel': 'A job was cancelled.',
   'job.delete': 'The record of a job was deleted.',
   'artifacts.delete': 'Artifacts of a deleted job were deleted.',
+  'budget.set': 'The budget of a namespace was created or changed.',
+  'budget.delete': 'The budget of a namespace was deleted.',
+  'budget.cancel_jobs':
+    'The server cancelled jobs because the budget of their namespace was reached.',
   'webhook.create': 'A webhook was created; each of its namespaces has the entry.',
   'webhook.update': 'A webhook was changed; each of its namespaces has the entry.',
   'webhook.delete': 'A webhook was deleted; each of its namespaces has the entry.',
@@ -106,7 +110,7 @@ export type AuditedChange = {
   details?: Prisma.InputJsonObject;
 };
 
-type ChangeBy = AuditedChange & { by: Actor };
+export type ChangeBy = AuditedChange & { by: Actor };
 
 type Tx = Pick<Prisma.TransactionClient, 'auditEntry'>;
 

@@ -9,7 +9,7 @@ import type pg from 'pg';
 import { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
 import { AppError, busy, type ErrorCode, invalid } from '../base/errors.ts';
-import { addAuditToStatement } from '../identity/audit.ts';
+import { addAuditToStatement, type ChangeBy } from '../identity/audit.ts';
 import {
   type Account,
   type Action,
@@ -47,7 +47,8 @@ export const SKIP_REASONS = {
   not_permitted: 'The viewer may not do this to the job.',
   wrong_status:
     'The status of the job does not allow this: an ended job cannot be cancelled, and a queued or running job cannot be deleted.',
-  quota_exceeded: 'The namespace has as many queued and running jobs as its plan allows.',
+  quota_exceeded:
+    'The namespace has as many queued and running jobs as its plan allows, or its budget is used up.',
   not_repeatable:
     'The job cannot run again, for example because its commit is no longer in the repository.',
 } as const satisfies Record<string, string>;
@@ -358,6 +359,23 @@ async function cancelLocked(
   author: Account,
   jobs: readonly LockedJob[],
 ): Promise<void> {
+  const changes = jobs.map(({ id, name, namespaceId }) => {
+    const namespaceIds = [namespaceId];
+    return { by: author, action: 'job.cancel' as const, namespaceIds, subject: id, name };
+  });
+  await cancelLockedJobs(client, jobs, changes);
+}
+
+/**
+ * Cancels jobs that the caller has locked, with these audit entries.
+ * @param stopReason why the server cancels them; null if a user does
+ */
+export async function cancelLockedJobs(
+  client: pg.PoolClient,
+  jobs: readonly LockedJob[],
+  changes: readonly ChangeBy[],
+  stopReason: string | null = null,
+): Promise<void> {
   const attempts = await readHoldingAttempts(
     client,
     jobs.map(({ attemptId }) => attemptId),
@@ -365,13 +383,9 @@ async function cancelLocked(
   const byId = new Map(attempts.map((attempt) => [attempt.id, attempt]));
   await pipeline(client, async (tx) => {
     await moveLockedJobs(tx, jobs, ({ attemptId }, now) =>
-      moveToCancelled(byId.get(attemptId ?? '') ?? null, now),
+      moveToCancelled(byId.get(attemptId ?? '') ?? null, now, stopReason),
     );
     const statement = createStatementParts();
-    const changes = jobs.map(({ id, name, namespaceId }) => {
-      const namespaceIds = [namespaceId];
-      return { by: author, action: 'job.cancel' as const, namespaceIds, subject: id, name };
-    });
     addAuditToStatement(statement, changes);
     await runStatement(tx, `with ${statement.parts} select`, statement.values);
   });

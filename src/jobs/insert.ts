@@ -14,6 +14,7 @@ import { toColumnName } from '../platform/database/keyset.ts';
 import { statementNameFor } from '../platform/database/rows.ts';
 import { createStatementParts, runStatement } from '../platform/database/statement.ts';
 import { isUnlimited, requireQuota } from '../platform/limits/quotas.ts';
+import { throwIfOverBudget } from './budgets.ts';
 import type { JobIdentity } from './identity.ts';
 import type { PayloadRow } from './payload.ts';
 import { jobRowReader } from './payload.ts';
@@ -75,8 +76,18 @@ type NewRow = {
   change: AuditedChange;
 };
 
-/** @throws AppError 403 (quota), and database errors if the name is taken or the repository was deleted */
-export async function writeNewJob<S extends Prisma.JobSelect>(
+/** @throws AppError 403 (quota or budget), and database errors if the name is taken or the repository was deleted */
+export function writeNewJob<S extends Prisma.JobSelect>(
+  services: { db: Db; pool: pg.Pool; config: Config },
+  job: NewRow,
+  select: S,
+): Promise<Prisma.JobGetPayload<{ select: S }>> {
+  return write(services, job, select).catch((error) =>
+    throwIfOverBudget(services, job.namespace.id, error),
+  );
+}
+
+async function write<S extends Prisma.JobSelect>(
   services: { db: Db; pool: pg.Pool; config: Config },
   job: NewRow,
   select: S,
@@ -92,16 +103,16 @@ export async function writeNewJob<S extends Prisma.JobSelect>(
       return tx.job.findUniqueOrThrow({ where: { id }, select });
     });
   const { text, values } = buildInsert(job, columns.sql);
-  const write = async (on: pg.Pool | pg.PoolClient) => {
+  const runInsert = async (on: pg.Pool | pg.PoolClient) => {
     const query = { name: statementNameFor(text), text, values, rowMode: 'array' } as const;
     const { rows } = await on.query<unknown[]>(query);
     return columns.toRow(rows[0] ?? []) as Prisma.JobGetPayload<{ select: S }>;
   };
   // A single statement needs no explicit transaction.
-  if (isUnlimited(services, namespace, 'activeJobs')) return write(services.pool);
+  if (isUnlimited(services, namespace, 'activeJobs')) return runInsert(services.pool);
   return inPoolTransaction(services.pool, async (client) => {
     await requireQuota({ ...services, db: client }, namespace, 'activeJobs');
-    return write(client);
+    return runInsert(client);
   });
 }
 

@@ -82,7 +82,7 @@ function splitByDay({ from, seconds }: RunSpan): { day: string; seconds: number 
 }
 
 /** Formats a day in UTC, such as `2026-01-31`. */
-function formatDay(time: Date): string {
+export function formatDay(time: Date): string {
   return time.toISOString().slice(0, 10);
 }
 

@@ -24,6 +24,7 @@ const FURTHER_TYPES = [
   'repository.transferred',
   'repository.pushed',
   'repository.deleted',
+  'budget.reached',
 ] as const;
 
 export const WEBHOOK_EVENT_TYPES = [...SPECIFIED_TYPES, ...FURTHER_TYPES] as const;
@@ -45,6 +46,7 @@ export const WEBHOOK_TYPE_OF_EVENT: Readonly<Partial<Record<EventType, WebhookEv
   'repository.transferred': 'repository.transferred',
   'repository.pushed': 'repository.pushed',
   'repository.deleted': 'repository.deleted',
+  'budget.reached': 'budget.reached',
 };
 
 export type DeliveryType = WebhookEventType | typeof PING;

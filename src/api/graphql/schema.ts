@@ -30,6 +30,7 @@ import '../../jobs/graphql/mutations.ts';
 import '../../jobs/graphql/options.ts';
 import '../../jobs/graphql/overview.ts';
 import '../../jobs/graphql/subscriptions.ts';
+import '../../jobs/graphql/budgets.ts';
 import '../../jobs/graphql/usage.ts';
 import '../../feed/graphql/feed.ts';
 import '../../search/graphql/search.ts';

@@ -40,6 +40,7 @@ const IS_SENT: Record<EventType, boolean> = {
   REPOSITORY_UPDATED: false,
   REPOSITORY_PUSHED: true,
   REPOSITORY_DELETED: true,
+  BUDGET_REACHED: true,
 };
 const TYPES = Object.keys(IS_SENT) as EventType[];
 const MAX_NAMESPACES = 100;

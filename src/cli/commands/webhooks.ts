@@ -32,6 +32,7 @@ const HAS_EVENTS: Record<Exclude<Type, 'PING'>, boolean> = {
   REPOSITORY_TRANSFERRED: true,
   REPOSITORY_PUSHED: true,
   REPOSITORY_DELETED: true,
+  BUDGET_REACHED: true,
   SERVICE_CREATED: false,
   SERVICE_DELETED: false,
   SERVICE_SCALED: false,

@@ -34,7 +34,8 @@ export type EventType =
   | 'REPOSITORY_TRANSFERRED'
   | 'REPOSITORY_UPDATED'
   | 'REPOSITORY_PUSHED'
-  | 'REPOSITORY_DELETED';
+  | 'REPOSITORY_DELETED'
+  | 'BUDGET_REACHED';
 
 /** An event in a namespace, as webhooks send it. */
 export type LoamEvent = {

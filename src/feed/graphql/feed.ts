@@ -10,7 +10,8 @@ const DESCRIPTIONS: Readonly<Record<string, string>> = {
   'job.running': 'The process of a job started.',
   'job.completed': 'A job succeeded with exit code 0.',
   'job.failed': 'A job failed or timed out after its last attempt.',
-  'job.cancelled': 'A user cancelled a job.',
+  'job.cancelled':
+    'A user cancelled a job, or the server did at its maximum cost, at its idle timeout or over budget.',
   'job.deleted': 'The record of a job was deleted. Webhooks do not receive it.',
   'repository.created': 'A repository was created.',
   'repository.renamed': 'A repository was renamed.',
@@ -19,6 +20,7 @@ const DESCRIPTIONS: Readonly<Record<string, string>> = {
     'The description, visibility or settings of a repository changed. Webhooks do not receive it.',
   'repository.pushed': 'A repository was pushed to.',
   'repository.deleted': 'A repository was deleted.',
+  'budget.reached': 'The jobs of a namespace have cost a threshold of its budget.',
 };
 
 const EventType = builder.enumType('EventType', {
@@ -50,7 +52,8 @@ const Event = builder.objectRef<feed.FeedEvent>('Event').implement({
       resolve: (event) => feed.getEventNamespace(event),
     }),
     subject: t.exposeID('subject', {
-      description: 'The id of the job or repository, which may be deleted by now.',
+      description:
+        'The id of the job or repository, which may be deleted by now, or of the namespace of a budget.',
     }),
     payload: t.field({
       type: 'JSON',

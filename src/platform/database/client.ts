@@ -167,6 +167,11 @@ export function violatesReference(error: unknown, column: string): boolean {
   return violatedConstraint(error, { code: 'P2003', state: '23503' })?.includes(column) ?? false;
 }
 
+/** Whether a write failed because of the check with this name. */
+export function violatesCheck(error: unknown, check: string): boolean {
+  return violatedConstraint(error, { code: 'P2004', state: '23514' })?.includes(check) ?? false;
+}
+
 /** @returns null for other errors. The error may be from Prisma, from raw SQL in Prisma, or from `pg` */
 function violatedConstraint(
   error: unknown,

@@ -13,17 +13,18 @@ import { newId } from '../../base/ids.ts';
 import type { Logger } from '../../base/log.ts';
 import { eventNotification, type NotifyPayload } from './bus.ts';
 
-/** Every transition of a job, and changes of repositories. Webhooks rename some types (`webhooks/event-types.ts`). */
+/** Every transition of a job, changes of repositories, and thresholds of budgets. Webhooks rename some types (`webhooks/event-types.ts`). */
 export type EventType =
   | `job.${'queued' | 'running' | 'succeeded' | 'failed' | 'cancelled' | 'timed_out' | 'deleted'}`
-  | `repository.${'created' | 'renamed' | 'transferred' | 'updated' | 'pushed' | 'deleted'}`;
+  | `repository.${'created' | 'renamed' | 'transferred' | 'updated' | 'pushed' | 'deleted'}`
+  | 'budget.reached';
 
 type NewEvent = {
   /** Set by a writer that may retry: ids are unique, so a second insert fails. Default: a new id. */
   id?: string;
   type: EventType;
   namespaceId: string;
-  /** Id of the job or repository. */
+  /** Id of the job, repository, or namespace of the budget. */
   subject: string;
   /** The whole job or repository, so that readers load nothing else; below 20 kB. It has neither secrets nor the job's `env`. */
   data: Prisma.InputJsonObject;

@@ -57,6 +57,9 @@ export type Metrics = Disposable & {
   jobClaimed(pool: { gpu: string; region: string }, waited: number): void;
   attemptEnded(outcome: AttemptOutcome): void;
   logLinesStored(count: number): void;
+  /** How many namespaces have a budget that is reached. */
+  budgetsReached(count: number): void;
+  jobsCancelledOverBudget(count: number): void;
   /** Counts identity tokens that were signed for jobs. */
   identityTokensIssued(count: number): void;
   /** Called while the transfer is running. */
@@ -111,7 +114,8 @@ export function createMetrics({
   }).set({ version: build, commit: commit ?? '', role }, 1);
   const { requests, durations, inProgress, operations, operationDurations, streams } =
     defineRequestMetrics(registers);
-  const { waits, attempts, lines, identityTokens } = defineJobMetrics(registers);
+  const { waits, attempts, lines, identityTokens, budgetsReached, overBudget } =
+    defineJobMetrics(registers);
   const { largeTransfers, largeBytes } = defineLargeFileMetrics(registers);
   const { tries, tryDurations, firstTries, deliveries } = defineWebhookMetrics(registers);
   // Initialized to 0, so that the first event of each series is visible as an increase.
@@ -152,6 +156,8 @@ export function createMetrics({
     jobClaimed: ({ gpu, region }, waited) => waits.observe({ gpu, region }, Math.max(0, waited)),
     attemptEnded: (outcome) => attempts.inc({ outcome }),
     logLinesStored: (count) => lines.inc(count),
+    budgetsReached: (count) => budgetsReached.set(count),
+    jobsCancelledOverBudget: (count) => overBudget.inc(count),
     identityTokensIssued: (count) => identityTokens.inc(count),
     largeFileBytes: (direction, bytes) => largeBytes.inc({ direction }, bytes),
     largeFileTransferred: (direction, outcome) => largeTransfers.inc({ direction, outcome }),
@@ -241,7 +247,17 @@ function defineJobMetrics(registers: Registry[]) {
     help: 'Identity tokens signed for jobs',
     registers,
   });
-  return { waits, attempts, lines, identityTokens };
+  const budgetsReached = new Gauge({
+    name: 'loam_budgets_reached',
+    help: 'Namespaces whose budget for this month is used up',
+    registers,
+  });
+  const overBudget = new Counter({
+    name: 'loam_jobs_cancelled_over_budget_total',
+    help: 'Jobs that this server cancelled because the budget of their namespace was used up',
+    registers,
+  });
+  return { waits, attempts, lines, identityTokens, budgetsReached, overBudget };
 }
 
 function defineLargeFileMetrics(registers: Registry[]) {

@@ -4,7 +4,7 @@ import type { Urls } from '../../base/urls.ts';
 import { payloadToSend } from '../../jobs/jobs.ts';
 import type { Signer } from '../../platform/crypto/signed-links.ts';
 
-/** A row of `webhook_messages`. `data` is the data of the job or repository event, or of a ping. */
+/** A row of `webhook_messages`. `data` is the data of the event, or of a ping. */
 export type StoredMessage = {
   id: string;
   type: string;
@@ -14,7 +14,7 @@ export type StoredMessage = {
 };
 
 type Job = Parameters<typeof payloadToSend>[1];
-type EventData = { job: Job } | { repository: object; push?: object };
+type EventData = { job: Job } | { repository: object; push?: object } | { budget: object };
 
 /** The body is the same for every attempt, except for the links to artifacts, which are signed each time. */
 export function renderBody(
@@ -25,11 +25,12 @@ export function renderBody(
   return JSON.stringify({ id, type, timestamp: at, namespace, data: renderData(services, data) });
 }
 
-/** The job or repository as GET returned it at the time of the event. A push is added to the fields of its repository. */
+/** The job or repository as GET returned it at the time of the event, or a budget. A push is added to its repository. */
 export function renderData(services: { signer: Signer; urls: Urls }, data: unknown): unknown {
   const event = data as EventData;
   if ('job' in event) return payloadToSend(services, event.job);
   if ('repository' in event)
     return { ...event.repository, ...(event.push && { push: event.push }) };
+  if ('budget' in event) return event.budget;
   return data;
 }

@@ -121,6 +121,7 @@ const TYPES: Record<DeliveryType, string> = {
   'repository.transferred': 'A repository was transferred to another namespace.',
   'repository.pushed': 'Commits, branches or tags were pushed.',
   'repository.deleted': 'A repository was deleted.',
+  'budget.reached': 'The jobs of a namespace have cost a threshold of its budget.',
   ping: 'A test message. Every webhook receives it, and none can subscribe to it.',
 };
 

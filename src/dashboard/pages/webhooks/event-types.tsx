@@ -27,6 +27,7 @@ const GROUPS: [name: string, types: [EventType, hint: string][]][] = [
       ['REPOSITORY_DELETED', 'Deleted'],
     ],
   ],
+  ['Budgets', [['BUDGET_REACHED', 'Reached a threshold']]],
 ];
 
 export const SENT_TYPES: EventType[] = [
