@@ -18,9 +18,11 @@ import type { TokenIssuer } from './identity/token-issuer.ts';
 import { removeMarkedLeftovers } from './jobs/artifacts/kept.ts';
 import { removeDeletedPages } from './jobs/logs/removal.ts';
 import { removeJobsOfDeleted } from './jobs/removal.ts';
+import { createRetentionSweep } from './jobs/retention-sweep.ts';
 import { removeDeadWorkers } from './jobs/worker/heartbeats.ts';
 import type { Db } from './platform/database/client.ts';
 import { removeOldEvents } from './platform/events/outbox.ts';
+import type { Metrics } from './platform/metrics/metrics.ts';
 import type { Storage } from './platform/storage/storage.ts';
 import { sweepLargeFiles } from './repositories/lfs/store/sweep.ts';
 import { removeAbandoned } from './repositories/recovery.ts';
@@ -35,6 +37,7 @@ type Deps = {
   storage: Storage;
   log: Logger;
   config: Config;
+  metrics: Metrics;
   tokenIssuer: TokenIssuer;
 };
 
@@ -57,6 +60,7 @@ export function maintenanceTasks(services: Deps): Record<string, MaintenanceTask
       return false;
     },
     'remove jobs of deleted namespaces': () => removeJobsOfDeleted(services),
+    'remove jobs, logs and artifacts by age': createRetentionSweep(services),
     'remove deleted artifacts': () => removeMarkedLeftovers(services),
     'remove logs of deleted jobs': () => removeDeletedPages(services),
     'remove deleted namespaces': () => removeDeletedNamespaces(services),

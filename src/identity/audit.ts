@@ -61,6 +61,10 @@ export const AUDIT_ACTIONS = {
   'job.rerun': 'A job was created with the settings of another job.',
   'job.cancel': 'A job was cancelled.',
   'job.delete': 'The record of a job was deleted.',
+  'job.keep': 'A job got or lost the label that exempts it from retention.',
+  'retention.set': 'The retention of jobs, logs and artifacts of a namespace was changed.',
+  'retention.remove':
+    'The server removed old jobs, logs or artifacts of a namespace, up to a hundred for each entry.',
   'artifacts.delete': 'Artifacts of a deleted job were deleted.',
   'budget.set': 'The budget of a namespace was created or changed.',
   'budget.delete': 'The budget of a namespace was deleted.',

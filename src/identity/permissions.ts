@@ -49,6 +49,7 @@ const ACTIONS = {
   'job.read': { role: 'read', scope: 'job:read', what: 'see jobs' },
   'job.create': { role: 'write', scope: 'job:write', what: 'create jobs' },
   'job.cancel': { role: 'write', scope: 'job:write', what: 'cancel jobs' },
+  'job.keep': { role: 'write', scope: 'job:write', what: 'keep jobs' },
   'job.deleteOwn': { role: 'write', scope: 'job:write', what: 'delete jobs' },
   'job.reuseSecrets': {
     role: 'admin',
@@ -56,6 +57,11 @@ const ACTIONS = {
     what: "run another commit with others' secrets",
   },
   'job.deleteAny': { role: 'admin', scope: 'job:write', what: "delete others' jobs" },
+  'retention.administer': {
+    role: 'admin',
+    scope: 'job:write',
+    what: 'set when jobs are removed',
+  },
   'secret.list': { role: 'write', scope: 'job:read', what: 'see secrets and variables' },
   'secret.administer': {
     role: 'admin',

@@ -486,11 +486,12 @@ export async function deleteJob(
 /**
  * Deletes finished jobs whose rows are locked, with their events and audit entries. Their logs, and the files of deleted
  * artifacts, are removed after the commit.
+ * @param options.by null if the caller writes one audit entry for all
  */
 export async function deleteLockedJobs(
   tx: Transaction,
   jobs: readonly LockedJob[],
-  { by, deleteArtifacts }: { by: Actor; deleteArtifacts: boolean },
+  { by, deleteArtifacts }: { by: Actor | null; deleteArtifacts: boolean },
 ): Promise<void> {
   const ids = jobs.map(({ id }) => id);
   await detachArtifacts(tx, ids, deleteArtifacts);
@@ -499,20 +500,22 @@ export async function deleteLockedJobs(
   parts.push(`deleted as (delete from jobs where id = any (${parameter(ids, 'text[]')}))`);
   const topics = addEvents(statement, jobs, 'job.deleted');
   const details = { deleteArtifacts };
-  const changes = jobs.map(({ id, name, namespaceId }) => {
-    const namespaceIds = [namespaceId];
-    return { by, action: 'job.delete' as const, namespaceIds, subject: id, name, details };
-  });
-  addAuditToStatement(statement, changes);
+  if (by) {
+    const changes = jobs.map(({ id, name, namespaceId }) => {
+      const namespaceIds = [namespaceId];
+      return { by, action: 'job.delete' as const, namespaceIds, subject: id, name, details };
+    });
+    addAuditToStatement(statement, changes);
+  }
   for (const id of ids) topics.push(`job:${id}`, statusTopic(id));
   const notify = `select count(pg_notify('loam', topic)::text) from unnest(${parameter(topics, 'text[]')}) topic`;
   await runStatement(tx, `with ${parts.join(', ')} ${notify}`, values);
 }
 
-async function findJobForAction(
+export async function findJobForAction(
   services: { db: Db },
   viewer: Viewer,
-  action: 'job.cancel' | 'job.delete',
+  action: 'job.cancel' | 'job.delete' | 'job.keep',
   { namespace: name, name: jobName }: JobKey,
 ): Promise<AccessRow> {
   const account = demandAccount(viewer);

@@ -6,6 +6,9 @@ import { invalid } from '../base/errors.ts';
 
 export type Label = { key: string; value: string };
 
+/** Retention removes nothing of a job with this label, whatever its value. */
+export const KEEP_LABEL = 'keep';
+
 /** Maximum number of labels of a job. */
 export const MAX_LABELS = 32;
 const MAX_PREFIX = 253;

@@ -29,6 +29,7 @@ import '../../jobs/graphql/bulk.ts';
 import '../../jobs/graphql/mutations.ts';
 import '../../jobs/graphql/options.ts';
 import '../../jobs/graphql/overview.ts';
+import '../../jobs/graphql/retention.ts';
 import '../../jobs/graphql/subscriptions.ts';
 import '../../jobs/graphql/budgets.ts';
 import '../../jobs/graphql/usage.ts';

@@ -16,6 +16,7 @@ import { readCursorPage, type Sorting } from '../../platform/database/keyset.ts'
 import type { CursorPage, CursorPageRequest } from '../../platform/database/paging.ts';
 import { runStatement, type Transaction } from '../../platform/database/statement.ts';
 import type { Storage } from '../../platform/storage/storage.ts';
+import { KEEP_LABEL } from '../labels.ts';
 import { visibleTo } from '../visibility.ts';
 import { removeArtifacts } from './store.ts';
 
@@ -58,9 +59,10 @@ export async function detachArtifacts(
 const DETACH = `
   insert into kept_artifacts
     (id, namespace_id, name, created_by_id, repository_id, output_path, size_bytes, files,
-      artifacts_of, removing)
+      artifacts_of, removing, exempt)
   select id, namespace_id, name, created_by_id, repository_id, coalesce(output_path, ''), coalesce(artifact_bytes, 0),
-    coalesce(artifact_files, 0), artifacts_of, $2::bool or artifact_bytes is null
+    coalesce(artifact_files, 0), artifacts_of, $2::bool or artifact_bytes is null,
+    exists (select from job_labels where job_id = j.id and key = '${KEEP_LABEL}')
   from jobs j where id = any ($1::text[]) and (artifact_bytes is not null or (not $2::bool and output_path is not null
     and exists (select from job_attempts where job_id = j.id and started_at is not null and ended_at is null)))`;
 

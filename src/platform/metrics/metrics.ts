@@ -60,6 +60,8 @@ export type Metrics = Disposable & {
   /** How many namespaces have a budget that is reached. */
   budgetsReached(count: number): void;
   jobsCancelledOverBudget(count: number): void;
+  /** Counts what retention removed: `jobs`, `logs` or `artifacts`. */
+  retentionRemoved(kind: string, count: number): void;
   /** Counts identity tokens that were signed for jobs. */
   identityTokensIssued(count: number): void;
   /** Called while the transfer is running. */
@@ -116,6 +118,7 @@ export function createMetrics({
     defineRequestMetrics(registers);
   const { waits, attempts, lines, identityTokens, budgetsReached, overBudget } =
     defineJobMetrics(registers);
+  const { waits, attempts, lines, retained, identityTokens } = defineJobMetrics(registers);
   const { largeTransfers, largeBytes } = defineLargeFileMetrics(registers);
   const { tries, tryDurations, firstTries, deliveries } = defineWebhookMetrics(registers);
   // Initialized to 0, so that the first event of each series is visible as an increase.
@@ -158,6 +161,7 @@ export function createMetrics({
     logLinesStored: (count) => lines.inc(count),
     budgetsReached: (count) => budgetsReached.set(count),
     jobsCancelledOverBudget: (count) => overBudget.inc(count),
+    retentionRemoved: (kind, count) => retained.inc({ kind }, count),
     identityTokensIssued: (count) => identityTokens.inc(count),
     largeFileBytes: (direction, bytes) => largeBytes.inc({ direction }, bytes),
     largeFileTransferred: (direction, outcome) => largeTransfers.inc({ direction, outcome }),
@@ -242,6 +246,12 @@ function defineJobMetrics(registers: Registry[]) {
     help: 'Stored log lines of jobs',
     registers,
   });
+  const retained = new Counter({
+    name: 'loam_retention_removed_total',
+    help: 'Old jobs, logs and artifacts that were removed by the rules of their namespaces, by kind',
+    labelNames: ['kind'],
+    registers,
+  });
   const identityTokens = new Counter({
     name: 'loam_job_identity_tokens_total',
     help: 'Identity tokens signed for jobs',
@@ -258,6 +268,7 @@ function defineJobMetrics(registers: Registry[]) {
     registers,
   });
   return { waits, attempts, lines, identityTokens, budgetsReached, overBudget };
+  return { waits, attempts, lines, retained, identityTokens };
 }
 
 function defineLargeFileMetrics(registers: Registry[]) {
