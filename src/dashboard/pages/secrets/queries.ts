@@ -25,7 +25,7 @@ export type SecretData = NonNullable<Lists['secrets']>['nodes'][number];
 export type VariableData = NonNullable<Lists['variables']>['nodes'][number];
 
 export const SetSecret = graphql(`
-  mutation SetSecret($input: SetSecretInput!) { setSecret(input: $input) { secret { name } } }
+  mutation SetStoredSecret($input: SetSecretInput!) { setSecret(input: $input) { secret { name } } }
 `);
 export const DeleteSecret = graphql(`
   mutation DeleteSecret($input: DeleteSecretInput!) { deleteSecret(input: $input) { id } }
