@@ -722,3 +722,33 @@ test('while secrets are set and deleted, each attempt gets a whole set of values
     }
   }
 });
+
+test('a process gets the values, and the log hides the forms in which it prints them', async () => {
+  await using real = await startApp({ config: { runner: 'process' } });
+  const client = await real.user('ada');
+  await client.post('/auth/v1/repository/ada', { name: 'code' });
+  const value =
+    'p4ss/w+rd with spaces & a line\nthat is long enough to be wrapped by base64 and friends';
+  await setSecret({ name: 'TOKEN', value, refs: ['main'] }, client);
+  await submit(client, {
+    namespace: 'ada',
+    name: 'leaky',
+    command: `printf %s "$TOKEN" | wc -c; echo "<$TOKEN>"; printf %s "$TOKEN" | base64; printf %s "user:$TOKEN" | base64 -w0; echo
+      printf %s "$TOKEN" | od -An -v -tx1 | tr -d ' \\n'; echo; echo "$TOKEN" | tr -d '\\n' | tail -c 5`,
+    repo: 'ada/code',
+    branch: 'main',
+    secretNames: ['TOKEN'],
+  });
+  await until(client, 'ada', 'leaky', 'SUCCEEDED');
+  const [length, ...shown] = await lines(client, 'ada', 'leaky');
+  expect(Number(length)).toBe(value.length);
+  expect(shown).toEqual([
+    '<***',
+    '***>',
+    '***',
+    '***',
+    expect.stringMatching(/^dXNlcjp.?\*\*\*$/),
+    '***',
+    'iends',
+  ]);
+});
