@@ -1,5 +1,6 @@
 /** The token of a job: what it may do, how long, and what it never may. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { PLAN_LIMITS } from '../../src/base/config/plans.ts';
 import { eventually } from '../support/eventually.ts';
 import { type FakeRunner, fakeRunner } from '../support/fake-runner.ts';
 import { remote, Workspace } from '../support/git.ts';
@@ -335,4 +336,41 @@ test('git over HTTP accepts the token, for the repository of the job only, by th
   await cancel(bob, 'ada', 'pusher');
   const late = await workspace.try('model', 'push', 'origin', 'HEAD:refs/heads/late');
   expect(late.code).not.toBe(0);
+});
+
+test('a link for large files that a job has got ends with the job, too', async () => {
+  const { client } = await startJob(ada, { name: 'uploader', ...REPO, ...ALL });
+  const batch = () =>
+    client.post('/ada/model.git/info/lfs/objects/batch', {
+      operation: 'upload',
+      objects: [{ oid: 'a'.repeat(64), size: 1 }],
+    });
+  const { status, body } = await batch();
+  expect(status).toBe(200);
+  const { href, header } = body.objects[0].actions.upload;
+  const upload = async () =>
+    (await fetch(href, { method: 'PUT', headers: header, body: 'x' })).status;
+  // The content does not match its id.
+  expect(await upload()).toBe(422);
+  await cancel(ada, 'ada', 'uploader');
+  expect([(await batch()).status, await upload()]).toEqual([401, 401]);
+});
+
+test('the requests of a job count by the plan of its namespace', async () => {
+  const runnerHere = fakeRunner();
+  const rateLimits = PLAN_LIMITS;
+  await using limited = await startApp({
+    config: { rateLimits },
+    overrides: { runner: runnerHere },
+  });
+  const eve = await limited.user('eve', 'enterprise');
+  await createRepository(eve, 'eve', 'model');
+  const input = { namespace: 'eve', name: 'counted', command: 'hold', repo: 'eve/model', ...ALL };
+  await submit(eve, input);
+  await until(eve, 'eve', 'counted', 'RUNNING');
+  const token = runnerHere.running()[0]?.env.LOAM_TOKEN;
+  const { headers } = await limited.client(`Bearer ${token}`).get('/eve/jobs');
+  const limit = String(PLAN_LIMITS.enterprise.perMinute);
+  expect(headers.get('x-ratelimit-limit')).toBe(limit);
+  expect(headers.get('x-ratelimit-remaining')).toBe(String(Number(limit) - 1));
 });
