@@ -116,9 +116,8 @@ export function createMetrics({
   }).set({ version: build, commit: commit ?? '', role }, 1);
   const { requests, durations, inProgress, operations, operationDurations, streams } =
     defineRequestMetrics(registers);
-  const { waits, attempts, lines, identityTokens, budgetsReached, overBudget } =
+  const { waits, attempts, lines, identityTokens, budgetsReached, overBudget, retained } =
     defineJobMetrics(registers);
-  const { waits, attempts, lines, retained, identityTokens } = defineJobMetrics(registers);
   const { largeTransfers, largeBytes } = defineLargeFileMetrics(registers);
   const { tries, tryDurations, firstTries, deliveries } = defineWebhookMetrics(registers);
   // Initialized to 0, so that the first event of each series is visible as an increase.
@@ -267,8 +266,7 @@ function defineJobMetrics(registers: Registry[]) {
     help: 'Jobs that this server cancelled because the budget of their namespace was used up',
     registers,
   });
-  return { waits, attempts, lines, identityTokens, budgetsReached, overBudget };
-  return { waits, attempts, lines, retained, identityTokens };
+  return { waits, attempts, lines, identityTokens, budgetsReached, overBudget, retained };
 }
 
 function defineLargeFileMetrics(registers: Registry[]) {
