@@ -12,6 +12,7 @@ import { addListenCommand } from './commands/listen.ts';
 import { addOpenCommand } from './commands/open.ts';
 import { addOrganizationCommands } from './commands/organizations.ts';
 import { addRepositoryCommands } from './commands/repositories.ts';
+import { addRetentionCommands } from './commands/retention.ts';
 import { addRunCommand } from './commands/run.ts';
 import { addSecretCommands } from './commands/secrets.ts';
 import { addSignInCommands } from './commands/sign-in.ts';
@@ -46,6 +47,7 @@ export function createProgram(): Program {
   addSecretCommands(program);
   addWebhookCommands(program);
   addListenCommand(program);
+  addRetentionCommands(program);
   addCredentialCommands(program);
   addOrganizationCommands(program);
   addLfsAgentCommand(program);

@@ -1,5 +1,5 @@
 import { useNavigate } from '@tanstack/react-router';
-import { Bell, BellRing, Play, Square, Trash2 } from 'lucide-react';
+import { Bell, BellRing, Pin, PinOff, Play, Square, Trash2 } from 'lucide-react';
 import { useState } from 'react';
 import { useMutation } from 'urql';
 import { toProblem } from '../../graphql/client.ts';
@@ -9,7 +9,7 @@ import { Checkbox } from '../../ui/field.tsx';
 import { notify } from '../../ui/notices.tsx';
 import { isFinished } from '../../ui/status.tsx';
 import type { JobData } from './facts.tsx';
-import { CancelJob, DeleteJob } from './queries.ts';
+import { CancelJob, DeleteJob, SetJobKept } from './queries.ts';
 import type { Watch } from './tab.ts';
 
 /** The actions that the viewer may take on a job; the server checks the permission again. */
@@ -27,6 +27,8 @@ export function JobActions({
   const [deleteArtifacts, setDeleteArtifacts] = useState(false);
   const [, cancel] = useMutation(CancelJob);
   const [, remove] = useMutation(DeleteJob);
+  const [keeping, keep] = useMutation(SetJobKept);
+  const isKept = job.labels.some(({ key: name }) => name === 'keep');
   const key = { namespace: job.namespace, name: job.name };
   const mayWrite = job.owner.viewerRole === 'WRITE' || job.owner.viewerRole === 'ADMIN';
   const over = isFinished(job.status);
@@ -43,6 +45,23 @@ export function JobActions({
         <ButtonLink to="/new/job" search={{ namespace: job.namespace, rerun: job.name }}>
           <Play size={15} aria-hidden /> Run again
         </ButtonLink>
+      )}
+      {mayWrite && over && (
+        <Button
+          busy={keeping.fetching}
+          title="Jobs with the label keep are exempt from the retention of the namespace"
+          onClick={async () => {
+            const { error } = await keep({ input: { ...key, kept: !isKept } });
+            notify(
+              error
+                ? toProblem(error).message
+                : `${job.name} is ${isKept ? 'no longer ' : ''}exempt from retention.`,
+            );
+          }}
+        >
+          {isKept ? <PinOff size={15} aria-hidden /> : <Pin size={15} aria-hidden />}
+          {isKept ? 'Stop keeping' : 'Keep'}
+        </Button>
       )}
       {mayWrite && !over && (
         <Button look="danger" onClick={() => setOpenDialog('cancel')}>

@@ -109,6 +109,12 @@ export const CancelJob = graphql(`
   }
 `);
 
+export const SetJobKept = graphql(`
+  mutation SetJobKept($input: SetJobKeptInput!) {
+    setJobKept(input: $input) { job { id labels { key value } } }
+  }
+`);
+
 export const DeleteJob = graphql(`
   mutation DeleteJob($input: DeleteJobInput!) {
     deleteJob(input: $input) { id }

@@ -11,6 +11,7 @@ import { CursorPagination, useAfterCursor } from '../../ui/paging.tsx';
 import { RelativeTime } from '../../ui/time.tsx';
 import { NamespaceStoredValues } from '../secrets/stored-values.tsx';
 import { NamespaceFrame } from './frame.tsx';
+import { RetentionSection } from './retention.tsx';
 
 const SettingsQuery = graphql(`
   query NamespaceSettings($namespace: String!, $after: String) {
@@ -39,7 +40,7 @@ const DeleteOrganization = graphql(`
   mutation DeleteOrganization($name: String!) { deleteOrganization(input: { name: $name }) { id } }
 `);
 
-/** The plan of a namespace, its secrets and variables, artifacts kept after their jobs were deleted, and the deletion of an organization. */
+/** The plan of a namespace, its secrets and variables, its retention, artifacts kept after their jobs were deleted, and the deletion of an organization. */
 export default function NamespaceSettings() {
   return (
     <NamespaceFrame tab="Settings">{({ name }) => <Settings namespace={name} />}</NamespaceFrame>
@@ -72,6 +73,9 @@ function Settings({ namespace }: { namespace: string }) {
           </section>
           {(viewerRole === 'ADMIN' || viewerRole === 'WRITE') && (
             <NamespaceStoredValues namespace={namespace} mayChange={viewerRole === 'ADMIN'} />
+          )}
+          {viewerRole !== null && (
+            <RetentionSection namespace={namespace} mayChange={viewerRole === 'ADMIN'} />
           )}
           <section aria-labelledby="kept">
             <h2 id="kept" className="mb-1">
