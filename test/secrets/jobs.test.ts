@@ -284,6 +284,26 @@ describe('at creation', () => {
     );
   });
 
+  test('each job of an array, and a job that waited for another, gets them', async () => {
+    const on = {
+      namespace: 'ada',
+      command: 'true',
+      repo,
+      branch: 'main',
+      secretNames: ['PROTECTED'],
+    };
+    const [name, later] = [unique('array'), unique('later')];
+    await submit(wendy, { ...on, name, array: { size: 2 } });
+    await submit(wendy, { ...on, name: later, needs: [{ job: `${name}-1` }] });
+    for (const each of [`${name}-0`, `${name}-1`, later]) {
+      const { id } = await until(ada, 'ada', each, 'SUCCEEDED');
+      const spec = runner.started.find((one) => one.job.id === id);
+      expect(spec?.env.PROTECTED).toBe('value of PROTECTED');
+    }
+    const release = { ...on, branch: 'release/1', array: { size: 2 } };
+    expect(await refusal(wendy, release)).toEqual(denied(/only for those who may push/));
+  });
+
   test('what belongs to the repository comes before what belongs to the namespace', async () => {
     const { name, full } = await createRepository();
     await setSecret({ name: 'NEAREST', value: 'of the namespace', refs: ['**'] });
