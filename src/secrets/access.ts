@@ -54,8 +54,8 @@ type Stored = {
   sealed: Uint8Array | null;
 };
 
-/** Why a job does not get a secret or a variable. */
-type Refusal = { field: 'secretNames' | 'variableNames'; problem: string; isMissing: boolean };
+/** Why a job does not get a secret or a variable. `isForbidden`: it exists, and is not for this job. */
+type Refusal = { field: 'secretNames' | 'variableNames'; problem: string; isForbidden: boolean };
 
 type Deps = { pool: pg.Pool };
 
@@ -76,8 +76,8 @@ export async function demandValues(
     });
   const found = await findValues(deps, request, toCreator(viewer, request.origin), false);
   if (!('refusal' in found)) return;
-  const { field, problem, isMissing } = found.refusal;
-  if (isMissing) throw invalid(field, problem);
+  const { field, problem, isForbidden } = found.refusal;
+  if (!isForbidden) throw invalid(field, problem);
   throw new AppError('permission_denied', `${field}: ${problem}`, { field });
 }
 
@@ -102,16 +102,17 @@ export async function readValues(
   deps: Deps & { secretStore: SecretStore; log: Logger },
   { createdById, commandFromRef, ...request }: StartingJob,
 ): Promise<JobValues | { problem: string }> {
-  const values: JobValues = { env: {}, secrets: {} };
-  if (isEmpty(request.names)) return values;
+  if (isEmpty(request.names)) return { env: {}, secrets: {} };
   const creator = commandFromRef ? 'ref' : await readCreator(deps, request.origin, createdById);
   const found = await findValues(deps, request, creator, true);
   if ('refusal' in found) return { problem: capitalize(found.refusal.problem) };
+  const env: [string, string][] = [];
+  const secrets: [string, string][] = [];
   for (const { id, kind, name, value, sealed } of found.stored) {
-    if (kind === 'variable') values.env[name] = value as string;
+    if (kind === 'variable') env.push([name, value as string]);
     else
       try {
-        values.secrets[name] = deps.secretStore.open(id, sealed as Uint8Array);
+        secrets.push([name, deps.secretStore.open(id, sealed as Uint8Array)]);
       } catch (error) {
         deps.log.error({ err: error, secret: id }, 'Cannot decrypt a secret');
         const why = 'the server does not have the key that encrypted it';
@@ -119,7 +120,8 @@ export async function readValues(
       }
   }
   await noteUse(deps, found.stored);
-  return values;
+  // Not by assignment, which would lose the name `__proto__`.
+  return { env: Object.fromEntries(env), secrets: Object.fromEntries(secrets) };
 }
 
 /** `ref`: nobody has chosen the command for this job. */
@@ -151,7 +153,7 @@ async function findValues(
       const problem = one
         ? kind === 'secret' && whyNotAllowed(one, origin, repository, creator)
         : `there is no ${kind} ${name} in the ${repository ? 'repository or its' : "job's"} namespace`;
-      if (problem) return { refusal: { field, problem, isMissing: !one } };
+      if (problem) return { refusal: { field, problem, isForbidden: one !== undefined } };
     }
   for (const [kind, field, ownField] of FIELDS) {
     const bytes = stored
@@ -163,7 +165,7 @@ async function findValues(
         refusal: {
           field,
           problem: `the ${kind}s of the job must not be longer than ${maxBytes} bytes in total`,
-          isMissing: true,
+          isForbidden: false,
         },
       };
   }

@@ -145,6 +145,15 @@ describe('at creation', () => {
     expect(await run(wendy, { repo, branch: 'main' })).not.toHaveProperty('PROTECTED');
   });
 
+  test('a secret of any name arrives', async () => {
+    const value = 'value of the prototype';
+    for (const name of ['__proto__', 'constructor', '_'])
+      await setSecret({ repository: repository.name, name, value });
+    const names = ['__proto__', 'constructor', '_'];
+    const env = await run(wendy, { repo, branch: 'main', secretNames: names });
+    expect(Object.entries(env).filter(([name]) => names.includes(name))).toHaveLength(3);
+  });
+
   test('a job on an unprotected branch gets only secrets that allow it', async () => {
     const on = { repo, branch: 'feature' };
     expect(await refusal(ada, { ...on, secretNames: ['PROTECTED'] })).toEqual(
