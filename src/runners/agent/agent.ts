@@ -136,7 +136,7 @@ async function runClaimed(
   });
   await settleOrAbort(launcher.ready, beforeStart);
   const begun = await client.request('begin', { method: 'POST', signal: beforeStart });
-  const { files: provided = spec.files } = (await begun.json()) as AgentPermission;
+  const { files: provided = spec.files ?? {} } = (await begun.json()) as AgentPermission;
   launcher.writeFiles(provided);
   const startedAt = Date.now();
   const { memoryBytes, diskBytes, files, ...work } = spec.work;

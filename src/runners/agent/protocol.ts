@@ -46,8 +46,8 @@ export type AgentSpec = {
   /** The whole environment of the job, with its secrets. */
   env: Record<string, string>;
   image: string | null;
-  /** Provided to the job, see `AttemptSpec` of the runner. */
-  files: Record<string, string>;
+  /** Provided to the job, see `AttemptSpec` of the runner. Unset: an earlier version of the worker has prepared the attempt. */
+  files?: Record<string, string>;
   /** The agent kills the job when it has reached no server for this long, by a clock that runs while the node is suspended. */
   leaseMs: number;
 };

@@ -45,7 +45,7 @@ export type Launcher = {
   ready: Promise<void>;
   start(spec: AgentSpec, outputs: WorkOutputs): Promise<Work>;
   /** Writes the provided files. A job that has removed their folder gets no new ones. */
-  writeFiles(files: AgentSpec['files']): void;
+  writeFiles(files: Record<string, string>): void;
   /** Makes the end of the command known, because it can no longer report it itself. */
   endCommand(): void;
   /** Null while the usage is unknown. */
@@ -81,7 +81,7 @@ export function createProcessLauncher(options: ProcessLauncherOptions): Launcher
     // Not in a folder of the agent, which the container of an image does not have. The job could change it anyway: both have
     // the same account.
     writeFiles: (files) => writeFilesOrReport(join(jobDir, 'home', HOME_FILES), files),
-    async start({ command, env, files, image }, { out, err }) {
+    async start({ command, env, files = {}, image }, { out, err }) {
       const folders = mapMounts((name) => join(jobDir, name));
       const inImage = image !== null;
       if (inImage && !images) throw new Error('this cluster is not configured to run images');
@@ -138,7 +138,7 @@ export function createProcessLauncher(options: ProcessLauncherOptions): Launcher
 const HOME_FILES = '.loam';
 
 /** A file that cannot be written must end neither the agent nor the job. @param mode in a pod, the job may be another user */
-function writeFilesOrReport(dir: string, files: AgentSpec['files'], mode?: number): void {
+function writeFilesOrReport(dir: string, files: Record<string, string>, mode?: number): void {
   try {
     if (Object.keys(files).length > 0) writeProvidedFiles(dir, files, null, mode);
   } catch (error) {
@@ -235,7 +235,7 @@ export function createContainerLauncher(dir: string): Launcher {
     ready: ready.promise,
     endCommand,
     writeFiles: (files) => writeFilesOrReport(fileOf(SHARED.files), files, 0o444),
-    async start({ command, env, files }, { closed }) {
+    async start({ command, env, files = {} }, { closed }) {
       // The shell was killed. Its last report, if there is one, arrives within the time of `reports.end`.
       void closed.then(() => setTimeout(endCommand, LAST_REPORT_MS));
       // Open for reading too, so that writing never fails while the shell does not read.
