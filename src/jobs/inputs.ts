@@ -5,6 +5,7 @@
 import { AppError, invalid } from '../base/errors.ts';
 import { demand, type Viewer } from '../identity/permissions.ts';
 import type { Db } from '../platform/database/client.ts';
+import type { Need } from './dependencies/request.ts';
 import type { InputPaths } from './request.ts';
 import { isOver } from './state.ts';
 
@@ -56,6 +57,26 @@ export async function resolveInputs(
       throw missing(input.job);
     return { ...input, jobId: job.id };
   });
+}
+
+/**
+ * Lists the jobs for whose artifacts a new job must wait. Unless it needs them to end otherwise, it needs them to succeed.
+ * @param needs what the new job needs already
+ */
+export async function listInputNeeds(
+  { db }: { db: Db },
+  inputs: readonly JobInput[],
+  needs: readonly Need[],
+): Promise<Need[]> {
+  const ids = inputs
+    .flatMap(({ jobId }) => jobId ?? [])
+    .filter((jobId) => !needs.some(({ id }) => id === jobId));
+  if (ids.length === 0) return [];
+  const unfinished = await db.job.findMany({
+    where: { id: { in: ids }, status: { in: ['queued', 'running'] } },
+    select: { id: true, name: true },
+  });
+  return unfinished.map((job) => ({ ...job, when: 'succeeded' }));
 }
 
 /**

@@ -45,7 +45,7 @@ import { throwIfOverBudget } from './budgets.ts';
 import { insertJobs, type PreparedJob } from './dependencies/insert.ts';
 import { arrayJobName, type Need, resolveNeeds } from './dependencies/request.ts';
 import { demandIdentity, toJobIdentity } from './identity.ts';
-import { type JobInput, resolveInputs } from './inputs.ts';
+import { type JobInput, listInputNeeds, resolveInputs } from './inputs.ts';
 import { writeNewJob } from './insert.ts';
 import { removeDeletedPages } from './logs/removal.ts';
 import { jobRowReader } from './payload.ts';
@@ -123,6 +123,7 @@ export async function createJob<S extends Select>(
         : await resolveSnapshot(services, viewer, { repo, snapshot });
   const inputs = await resolveInputs(services, viewer, namespace.id, request.inputs);
   const needs = await resolveNeeds(services, viewer, namespace.id, request.needs);
+  needs.push(...(await listInputNeeds(services, inputs, needs)));
   const newJob = { namespace, request: { ...request, inputs, needs }, source };
   const job = await insertJob(services, viewer, newJob, select);
   return { job, env: input.env ?? [] };

@@ -37,6 +37,7 @@ let faked: TestApp;
 let eve: Client;
 let root: string;
 let storage: Storage;
+const runner = fakeRunner({ images: true });
 
 beforeAll(async () => {
   root = await mkdtemp(join(tmpdir(), 'loam-inputs-'));
@@ -47,7 +48,7 @@ beforeAll(async () => {
   app = cleanup.use(await startApp({ config: { runner: 'process' } }));
   ada = await app.user('ada', 'unlimited');
   await ada.post('/auth/v1/repository/ada', { name: 'code' });
-  faked = cleanup.use(await startApp({ overrides: { runner: fakeRunner({ images: true }) } }));
+  faked = cleanup.use(await startApp({ overrides: { runner } }));
   eve = await faked.user('eve', 'unlimited');
   await eve.post('/auth/v1/repository/eve', { name: 'code' });
 });
@@ -369,11 +370,34 @@ test('a job whose inputs cannot be copied fails with the reason', async () => {
     inputs: [source],
   });
   await until(eve, 'eve', 'image', 'SUCCEEDED');
+});
 
-  await made(eve, 'eve', 'running', 'hold');
-  await until(eve, 'eve', 'running', 'RUNNING');
-  expect(await reasonFor('early', [{ job: 'running' }])).toContain('it has not ended');
-  await cancel(eve, 'eve', 'running');
+test('a job waits for the jobs whose artifacts it takes', async () => {
+  for (const name of ['ends', 'given-up', 'fails'])
+    await made(eve, 'eve', name, `echo x > out/x; ${name === 'fails' ? 'hold; exit 1' : 'hold'}`);
+  const use = (name: string, of: string, more: object = {}) =>
+    submit(eve, {
+      namespace: 'eve',
+      name,
+      command: 'echo ran',
+      repo: 'eve/code',
+      inputs: [{ job: of }],
+      ...more,
+    });
+  await use('waits', 'ends');
+  await use('waits-in-vain', 'given-up');
+  await use('takes-all', 'fails', { needs: [{ job: 'fails', when: 'FINISHED' }] });
+  expect(await job(eve, 'eve', 'waits')).toMatchObject({
+    status: 'QUEUED',
+    progress: 'waiting for ends',
+  });
+  await until(eve, 'eve', 'fails', 'RUNNING');
+  await cancel(eve, 'eve', 'given-up');
+  await until(eve, 'eve', 'waits-in-vain', 'CANCELLED');
+  runner.release();
+  await until(eve, 'eve', 'waits', 'SUCCEEDED');
+  await until(eve, 'eve', 'fails', 'FAILED');
+  await until(eve, 'eve', 'takes-all', 'SUCCEEDED');
 });
 
 test('artifacts that are deleted while a job waits, and a job that leaves none', async () => {

@@ -33,7 +33,7 @@ export const JobArtifactsInput = builder.inputType('JobArtifactsInput', {
     job: t.string({
       required: true,
       description:
-        'The name of a job of the same namespace. It must have artifacts when the new job starts.',
+        'The name of a job of the same namespace. If it has not ended, the new job waits until it has succeeded, unless `needs` says otherwise.',
     }),
     path: t.string({
       description:
