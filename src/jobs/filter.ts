@@ -3,6 +3,7 @@ import type pg from 'pg';
 import { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
 import { AppError, invalid } from '../base/errors.ts';
+import { isId } from '../base/ids.ts';
 import { resolveUser } from '../identity/accounts.ts';
 import type { Viewer } from '../identity/permissions.ts';
 import type { Db } from '../platform/database/client.ts';
@@ -24,6 +25,8 @@ export type Filter = {
   /** `namespace/name`. */
   repository?: string | null;
   image?: string | null;
+  /** The id of an array. */
+  array?: string | null;
   // From inclusive, to exclusive.
   createdFrom?: Date | null;
   createdTo?: Date | null;
@@ -69,6 +72,10 @@ export async function buildConditions(
     where.push(sql`r.created_by_id = ${userId}`);
   }
   if (repository != null) where.push(await repositoryCondition(services, viewer, repository));
+  if (filter.array != null) {
+    if (!isId('arr', filter.array)) throw invalid('array', 'must be the id of an array');
+    where.push(sql`r.array_id = ${filter.array}`);
+  }
   if (image != null) where.push(sql`r.image = ${image}`);
   for (const column of ['created', 'completed'] as const) {
     const [from, to] = [filter[`${column}From`], filter[`${column}To`]];

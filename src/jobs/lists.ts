@@ -34,17 +34,23 @@ export type PageListInput = OffsetPageRequest & SortInput & { namespace: string 
 type Deps = { db: Db; pool: pg.Pool };
 
 /** The arguments of job lists in GraphQL. */
-export type CursorListInput = CursorPageRequest & SortInput & { filter?: Filter | null };
+export type CursorListInput = CursorPageRequest &
+  SortInput & {
+    filter?: Filter | null;
+    /** Lists only the first job of each array. */
+    foldArrays?: boolean | null;
+  };
 
 /** Lists by cursor the jobs of the given namespaces that the viewer may see. @throws AppError 400, 404 */
 export async function listJobsByCursor<S extends Select>(
   services: Deps,
   viewer: Viewer,
   namespaceIds: readonly string[],
-  { sort, order, status, filter, ...range }: CursorListInput,
+  { sort, order, status, filter, foldArrays, ...range }: CursorListInput,
   select: S,
 ): Promise<CursorPage<Row<S>>> {
   const { statuses, gpus, where } = await buildConditions(services, viewer, filter ?? {});
+  if (foldArrays) where.push(Prisma.sql`not r.folded`);
   const parts: TablePart[] = [
     { alias: 'n', column: 'namespace_id', type: 'text', values: namespaceIds },
   ];

@@ -1,5 +1,7 @@
 /** Jobs that wait for others: needs, arrays and concurrency groups. */
+import pg from 'pg';
 import { expect, test } from 'vitest';
+import { JOB_CHANGES_LOCK } from '../../src/base/advisory-locks.ts';
 import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { startApp } from '../support/harness.ts';
@@ -79,8 +81,8 @@ test('an array has its index in the environment, and a limit of what runs at onc
     expect(it.runner.running().length).toBeLessThanOrEqual(2);
     expect((await it.job('train-4')).status).toBe('SUCCEEDED');
   });
-  expect(it.names()).toEqual(['train-0', 'train-1', 'train-2', 'train-3', 'train-4']);
-  expect(it.runner.started.map(({ env }) => env.JOB_ARRAY_INDEX)).toEqual([
+  expect(it.names().sort()).toEqual([0, 1, 2, 3, 4].map((index) => `train-${index}`));
+  expect(it.runner.started.map(({ env }) => env.JOB_ARRAY_INDEX).sort()).toEqual([
     '0',
     '1',
     '2',
@@ -108,7 +110,7 @@ test('jobs of a concurrency group run one at a time, in order', async () => {
 test('cancel_running waits until the process of the cancelled job has ended', async () => {
   await using it = await start();
   const concurrency = { group: 'deploy', onConflict: 'CANCEL_RUNNING' };
-  await it.create('old', 'stubborn', { concurrency });
+  await it.create('old', 'stubborn; busy', { concurrency });
   await it.until('old', 'RUNNING');
   await it.create('middle', 'echo', { concurrency });
   await it.create('new', 'hold', { concurrency });
@@ -182,4 +184,82 @@ test('dependencies that cannot be are refused, and nothing is created', async ()
   await refused({ concurrency: { group: 'a\0' } }, /without control characters/);
   const { rows } = await it.app.pool.query('select name from jobs');
   expect(rows).toEqual([{ name: 'x-1' }]);
+});
+
+test('nothing is lost when the servers stop before they have drawn the consequences of an end', async () => {
+  await using it = await start();
+  await it.create('build', 'hold');
+  await it.create('test', 'echo', { needs: [{ job: 'build' }] });
+  await it.until('build', 'RUNNING');
+  // As if the server had been killed right after the commit of the end.
+  const other = new pg.Client(it.app.pool.options);
+  await other.connect();
+  await other.query('select pg_advisory_lock($1)', [JOB_CHANGES_LOCK]);
+  it.runner.release();
+  await it.until('build', 'SUCCEEDED');
+  expect(await it.job('test')).toMatchObject({ status: 'QUEUED', progress: 'waiting for build' });
+  await it.app.restart();
+  await other.end();
+  await it.until('test', 'SUCCEEDED');
+  expect(it.names()).toEqual(['build', 'test']);
+});
+
+test('lists fold arrays, and show one when they are filtered by it', async () => {
+  await using it = await start();
+  await it.create('plain', 'echo');
+  await it.create('sweep', 'exit 1', { array: { size: 3 } });
+  await it.until('sweep-2', 'FAILED');
+  const list = async (args: string) => {
+    const { namespace } = await it.ada.gql(
+      `{ namespace(name: "ada") { jobs(first: 10, ${args}) {
+        totalCount nodes { name arrayIndex array { id name size counts { status count } } } } } }`,
+    );
+    return namespace.jobs;
+  };
+  await it.until('sweep-0', 'FAILED');
+  await it.until('sweep-1', 'FAILED');
+  const { nodes, totalCount } = await list('foldArrays: true');
+  expect(totalCount).toBe(2);
+  expect(nodes).toMatchObject([
+    {
+      name: 'sweep-0',
+      array: { name: 'sweep', size: 3, counts: [{ status: 'FAILED', count: 3 }] },
+    },
+    { name: 'plain', arrayIndex: null, array: null },
+  ]);
+  const { id } = nodes[0].array;
+  expect((await list(`filter: { array: "${id}" }`)).nodes).toHaveLength(3);
+  // When the job that stands for the array is deleted, the next one does.
+  await remove(it.ada, 'ada', 'sweep-0');
+  const names = async () =>
+    (await list('foldArrays: true')).nodes.map(({ name }: { name: string }) => name);
+  expect(await names()).toEqual(['sweep-1', 'plain']);
+  await remove(it.ada, 'ada', 'sweep-1');
+  await remove(it.ada, 'ada', 'sweep-2');
+  expect(await names()).toEqual(['plain']);
+  expect((await it.app.pool.query('select from job_arrays')).rowCount).toBe(0);
+});
+
+test('a rerun keeps the group and the place in the array, and waits only for what has not ended', async () => {
+  await using it = await start();
+  await it.create('build', 'exit 1');
+  await it.create('slow', 'hold');
+  const needs = [{ job: 'build' }, { job: 'slow' }];
+  await it.create('sweep', 'echo', { needs, array: { size: 2 }, concurrency: { group: 'g' } });
+  await it.until('sweep-1', 'CANCELLED');
+  const { rerunJob } = await it.ada.gql(
+    `mutation { rerunJob(input: { namespace: "ada", name: "sweep-1" }) {
+      job { name arrayIndex array { id } concurrency { group } needs { name } } } }`,
+  );
+  expect(rerunJob.job).toEqual({
+    ...{ name: 'sweep-1-2', arrayIndex: 1, array: null },
+    ...{ concurrency: { group: 'g' }, needs: [{ name: 'slow' }] },
+  });
+  await it.until('slow', 'RUNNING');
+  it.runner.release();
+  await it.until('sweep-1-2', 'SUCCEEDED');
+  expect(it.runner.started.at(-1)?.env).toMatchObject({
+    JOB_ARRAY_INDEX: '1',
+    JOB_ARRAY_SIZE: '2',
+  });
 });

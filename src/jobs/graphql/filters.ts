@@ -48,6 +48,7 @@ export const JobFilter = builder.inputType('JobFilter', {
       description: 'With this repository, as `namespace/name`; also jobs from before a rename.',
     }),
     image: t.string({ description: 'With exactly this image.' }),
+    array: t.id({ description: 'In the array with this id.' }),
     createdFrom: t.field({ type: 'DateTime', description: 'Created at or after this time.' }),
     createdTo: t.field({ type: 'DateTime', description: 'Created before this time.' }),
     completedFrom: t.field({ type: 'DateTime', description: 'Ended at or after this time.' }),

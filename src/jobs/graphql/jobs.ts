@@ -393,6 +393,11 @@ const sliceListArgs = builder.args((t) => ({
   ...cursorPageArgs,
   ...listArgs,
   filter: t.field({ type: JobFilter, description: 'Only jobs that meet all of these conditions.' }),
+  foldArrays: t.boolean({
+    defaultValue: false,
+    description:
+      'Whether to list only the first job of each array. Its `array` has the counts of the others. The conditions must hold for the first job.',
+  }),
 }));
 
 builder.prismaObjectField(Namespace, 'jobs', (t) =>
