@@ -1,7 +1,7 @@
 /** Parsers of option values, which several commands share. Each throws a usage error that commander shows. */
 import { readFileSync } from 'node:fs';
 import { InvalidArgumentError } from '@commander-js/extra-typings';
-import type { InputArtifacts } from './sdk/job-input.ts';
+import type { InputArtifacts, NeededJob } from './sdk/job-input.ts';
 
 export function parseCount(text: string): number {
   if (!/^\d{1,9}$/.test(text)) throw new InvalidArgumentError('It must be a whole number.');
@@ -74,6 +74,14 @@ export function collectInputs(text: string, before: readonly InputArtifacts[] = 
   if (job === '' || more.length > 0)
     throw new InvalidArgumentError('It must be JOB, JOB:PATH or JOB:PATH:TO.');
   return [...before, { job, ...(path && { path }), ...(to && { to }) }];
+}
+
+/** `JOB`, or `JOB:failed` or `JOB:finished`. */
+export function collectNeeds(text: string, before: readonly NeededJob[] = []): NeededJob[] {
+  const [, job, when] = /^([\w-]+)(?::(succeeded|failed|finished))?$/.exec(text) ?? [];
+  if (job === undefined)
+    throw new InvalidArgumentError('It must be JOB, JOB:failed or JOB:finished.');
+  return [...before, { job, ...(when && { when: when as NonNullable<NeededJob['when']> }) }];
 }
 
 /** A file of lines `NAME=VALUE`. Empty lines and lines that begin with `#` are skipped; quotes around a value are removed. */

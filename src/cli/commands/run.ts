@@ -1,5 +1,5 @@
 /** `loam run` */
-
+import { Option } from '@commander-js/extra-typings';
 import { readPrefix } from '../clone.ts';
 import type { Program } from '../command.ts';
 import { connectHere, type LocalConnection } from '../connection.ts';
@@ -9,6 +9,7 @@ import {
   collectFile,
   collectInputs,
   collectNames,
+  collectNeeds,
   collectPairs,
   collectPermissions,
   collectVariables,
@@ -67,6 +68,21 @@ export function addRunCommand(program: Program): void {
       collectPairs,
     )
     .option(
+      '--after <job[:how]>',
+      'start when this job has succeeded, :failed or :finished (repeatable)',
+      collectNeeds,
+    )
+    .option('--array <n>', 'create n jobs with JOB_ARRAY_INDEX from 0, and end', parseCount)
+    .option('--max-parallel <n>', 'how many jobs of the array run at once', parseCount)
+    .option('--concurrency <group>', 'run when no other job of this group does')
+    .addOption(
+      new Option('--on-conflict <what>', 'what happens while the group is taken').choices([
+        'queue',
+        'cancel-running',
+        'skip',
+      ] as const),
+    )
+    .option(
       '--input <job[:path[:to]]>',
       'copy artifacts of another job into the working directory (repeatable)',
       collectInputs,
@@ -99,6 +115,9 @@ export function addRunCommand(program: Program): void {
           idleTimeoutMinutes: options.idleTimeout,
           retries: options.retries,
           outputPath: options.output,
+          needs: options.after,
+          array: toArray(options),
+          concurrency: toConcurrency(options),
           inputs: options.input,
           env: merge(options.envFile, options.env),
           secrets: merge(options.secretFile, options.secret),
@@ -110,7 +129,7 @@ export function addRunCommand(program: Program): void {
         },
         announced({ forMs: CREATE_MS }),
       );
-      if (options.detach) {
+      if (options.detach || options.array !== undefined) {
         if (options.json) printJson(await job.info());
         else print(safeText(`${job.namespace}/${job.name}`));
         return;
@@ -121,6 +140,26 @@ export function addRunCommand(program: Program): void {
       if (options.get !== undefined && info?.artifacts)
         await downloadArtifacts(job, { folder: options.get });
     });
+}
+
+function toArray({ array: size, maxParallel }: { array?: number; maxParallel?: number }) {
+  if (size === undefined && maxParallel !== undefined)
+    throw new UsageError('--max-parallel needs --array.');
+  return size === undefined
+    ? undefined
+    : { size, ...(maxParallel !== undefined && { maxParallel }) };
+}
+
+function toConcurrency({
+  concurrency: group,
+  onConflict,
+}: {
+  concurrency?: string;
+  onConflict?: NonNullable<JobOptions['concurrency']>['onConflict'];
+}) {
+  if (group === undefined && onConflict !== undefined)
+    throw new UsageError('--on-conflict needs --concurrency.');
+  return group === undefined ? undefined : { group, ...(onConflict && { onConflict }) };
 }
 
 /** The folder begins with a dot, because `cd` takes `-` for the previous folder and searches other names in CDPATH. */

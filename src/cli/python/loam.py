@@ -384,6 +384,11 @@ class Client:
         retries: int | None = None,
         output_path: str | None = None,
         inputs: Sequence[InputArtifacts] | None = None,
+        needs: Mapping[str, str] | Sequence[str] | None = None,
+        array: int | None = None,
+        max_parallel: int | None = None,
+        concurrency: str | None = None,
+        on_conflict: str | None = None,
         name: str | None = None,
         namespace: str | None = None,
     ) -> Job:
@@ -394,6 +399,10 @@ class Client:
         variables that are stored encrypted and masked in the log. `secret_names` and `variable_names` are names of secrets and
         variables of the repository, or else of its namespace. `permissions`, such as `{"repo": "write", "jobs": "read"}`, give
         the job a token of its own. `id_tokens` names the variables of identity tokens, each with its audience.
+
+        `needs` are names of jobs that must have succeeded before this one starts, or a dictionary from names to `succeeded`,
+        `failed` or `finished`. `array` creates that many jobs, `<name>-0` and so on, of which `max_parallel` run at once, and
+        returns the first. Of a `concurrency` group one job runs at a time; `on_conflict` is `queue`, `cancel_running` or `skip`.
         """
         if ":" in gpu and gpu_count is None:
             gpu, _, count = gpu.partition(":")
@@ -430,6 +439,11 @@ class Client:
                 {"variable": key, "audience": value} for key, value in (id_tokens or {}).items()
             ],
             "inputs": [dict(one) for one in inputs or []],
+            "needs": _needs(needs),
+            "array": {} if array is None else {"size": array, "maxParallel": max_parallel},
+            "concurrency": {}
+            if concurrency is None
+            else {"group": concurrency, "onConflict": (on_conflict or "queue").upper()},
         }
         try:
             if any(in_graphql.values()):
@@ -440,7 +454,7 @@ class Client:
             # A server that died after it had created the job answers the repeated request with this.
             if name is not None or error.code != "already_exists":
                 raise
-        return self.job(chosen, namespace)
+        return self.job(chosen if array is None else f"{chosen}-0", namespace)
 
     def _create_with_graphql(
         self,
@@ -1154,6 +1168,11 @@ class AsyncClient:
         retries: int | None = None,
         output_path: str | None = None,
         inputs: Sequence[InputArtifacts] | None = None,
+        needs: Mapping[str, str] | Sequence[str] | None = None,
+        array: int | None = None,
+        max_parallel: int | None = None,
+        concurrency: str | None = None,
+        on_conflict: str | None = None,
         name: str | None = None,
         namespace: str | None = None,
     ) -> AsyncJob:
@@ -1181,6 +1200,11 @@ class AsyncClient:
             retries=retries,
             output_path=output_path,
             inputs=inputs,
+            needs=needs,
+            array=array,
+            max_parallel=max_parallel,
+            concurrency=concurrency,
+            on_conflict=on_conflict,
             name=name,
             namespace=namespace,
         )
@@ -1666,6 +1690,12 @@ def _quote(text: str) -> str:
 
 def _job_path(namespace: str, name: str) -> str:
     return f"/{_quote(namespace)}/job/{_quote(name)}"
+
+
+def _needs(needs: Mapping[str, str] | Sequence[str] | None) -> list[dict[str, str]]:
+    """The form that GraphQL has."""
+    conditions = needs if isinstance(needs, Mapping) else dict.fromkeys(needs or [], "succeeded")
+    return [{"job": job, "when": when.upper()} for job, when in conditions.items()]
 
 
 def _random_name(source: str) -> str:

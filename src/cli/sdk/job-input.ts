@@ -44,9 +44,20 @@ export type JobOptions = {
   permissions?: { repo?: 'read' | 'write'; jobs?: 'read' | 'write' } | undefined;
   /** Identity tokens for other systems: the variable of each, and its audience. `<variable>_FILE` names a file that is renewed. */
   idTokens?: Record<string, string> | undefined;
+  /** Jobs of the namespace that must have ended before this one starts: by default with success. */
+  needs?: readonly (string | NeededJob)[] | undefined;
+  /** Creates many jobs, `<name>-0` and so on, with `JOB_ARRAY_INDEX` in the environment. The job of the answer is the first. */
+  array?: { size: number; maxParallel?: number | undefined } | undefined;
+  /** A group of which one job runs at a time. */
+  concurrency?: { group: string; onConflict?: OnConflict | undefined } | undefined;
   /** Artifacts of other jobs of the namespace, which are copied into the working directory. */
   inputs?: InputArtifacts[] | undefined;
 };
+
+export type NeededJob = { job: string; when?: 'succeeded' | 'failed' | 'finished' };
+
+/** If another job of the group has not ended: wait for it, cancel it, or be cancelled. */
+type OnConflict = 'queue' | 'cancel-running' | 'skip';
 
 export type InputArtifacts = {
   /** The name of the job. */
@@ -57,6 +68,8 @@ export type InputArtifacts = {
   to?: string | undefined;
 };
 
+type Need = { job: string; when?: 'SUCCEEDED' | 'FAILED' | 'FINISHED' };
+type Conflict = 'QUEUE' | 'CANCEL_RUNNING' | 'SKIP';
 type Access = 'READ' | 'WRITE';
 type Pair<Key extends string> = { [K in Key]: string } & { value: string };
 
@@ -80,6 +93,9 @@ type CreateInput = {
   idleTimeoutMinutes?: number;
   retries?: number;
   outputPath?: string;
+  needs?: Need[];
+  array?: { size: number; maxParallel?: number };
+  concurrency?: { group: string; onConflict?: Conflict };
   inputs?: { job: string; path?: string; to?: string }[];
   env?: Pair<'name'>[];
   secrets?: Pair<'name'>[];
@@ -117,6 +133,9 @@ export function createInput(
       idleTimeoutMinutes: options.idleTimeoutMinutes,
       retries: options.retries,
       outputPath: options.outputPath,
+      needs: options.needs?.map(toNeed),
+      array: options.array,
+      concurrency: options.concurrency && toConcurrency(options.concurrency),
       inputs: options.inputs,
       env: options.env && pairs(options.env, 'name'),
       secrets: options.secrets && pairs(options.secrets, 'name'),
@@ -129,6 +148,15 @@ export function createInput(
         Object.entries(options.idTokens).map(([variable, audience]) => ({ variable, audience })),
     }),
   };
+}
+
+function toNeed(need: string | NeededJob): Need {
+  const { job, when } = typeof need === 'string' ? { job: need, when: undefined } : need;
+  return { job, ...(when && { when: enumOf<NonNullable<Need['when']>>(when) }) };
+}
+
+function toConcurrency({ group, onConflict }: NonNullable<JobOptions['concurrency']>) {
+  return { group, ...(onConflict && { onConflict: enumOf<Conflict>(onConflict) }) };
 }
 
 /** `A100-80GB:2` → the model and the number. The server checks both. */

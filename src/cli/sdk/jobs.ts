@@ -290,7 +290,8 @@ export class Jobs {
       const mayBeOurs =
         error instanceof LoamError && error.code === 'already_exists' && attempts > 1;
       if (!mayBeOurs) throw error;
-      const job = new Job(this.#transport, input);
+      const name = input.array ? `${input.name}-0` : input.name;
+      const job = new Job(this.#transport, { ...input, name });
       if ((await job.info()).command !== command) throw error;
       return job;
     }

@@ -65,10 +65,7 @@ async function settleAll(deps: Deps, signal: AbortSignal): Promise<void> {
 }
 
 /** @returns the number of changes that were handled; 0 also if another server does it */
-export async function settlePage({
-  db,
-  onChanged,
-}: Pick<Deps, 'db' | 'onChanged'>): Promise<number> {
+async function settlePage({ db, onChanged }: Pick<Deps, 'db' | 'onChanged'>): Promise<number> {
   // Without a transaction while there is nothing to do.
   const [any] = await db.$queryRaw<object[]>`select 1 from job_changes limit 1`;
   if (!any) return 0;
