@@ -1,11 +1,12 @@
 import { Link } from '@tanstack/react-router';
-import type { ReactNode } from 'react';
 import type { ResultOf } from '../../graphql/graphql.ts';
 import { CopyButton } from '../../ui/copy.tsx';
 import { formatDuration, formatMoney, shortSha } from '../../ui/format.ts';
 import { isFinished } from '../../ui/status.tsx';
 import { useRuntime } from '../jobs/job-row.tsx';
+import { Dependencies } from './dependencies.tsx';
 import type { JobFacts } from './queries.ts';
+import { Setting } from './setting.tsx';
 
 export type JobData = ResultOf<typeof JobFacts>;
 
@@ -100,6 +101,7 @@ export function JobSettings({ job }: { job: JobData }) {
             <code className="break-all">{job.outputPath}</code>
           </Setting>
         )}
+        <Dependencies job={job} />
         {job.inputs.length > 0 && (
           <Setting name="Inputs">
             <ul>
@@ -185,15 +187,6 @@ function InputArtifacts({
           <code className="break-all">{to}</code>
         </>
       )}
-    </>
-  );
-}
-
-function Setting({ name, children }: { name: string; children: ReactNode }) {
-  return (
-    <>
-      <dt className="text-dim">{name}</dt>
-      <dd className="min-w-0 break-words">{children}</dd>
     </>
   );
 }

@@ -29,6 +29,10 @@ export const JobFacts = graphql(`
     totalCost
     runtimeSeconds
     outputPath
+    needs { name when job { id name status } }
+    array { id name size }
+    arrayIndex
+    concurrency { group onConflict }
     inputs { jobName path to job { id name } }
     environmentNames
     secretNames

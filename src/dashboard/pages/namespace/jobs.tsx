@@ -1,4 +1,4 @@
-import { useNavigate, useParams, useSearch } from '@tanstack/react-router';
+import { Link, useNavigate, useParams, useSearch } from '@tanstack/react-router';
 import { type ReactNode, useState } from 'react';
 import { graphql } from '../../graphql/graphql.ts';
 import type { Search } from '../../root.tsx';
@@ -12,6 +12,7 @@ import { ShowMoreButton } from '../../ui/page.tsx';
 import { formatCurl, joinCommand } from '../../ui/shell.ts';
 import type { JobStatus } from '../../ui/status.tsx';
 import { TerminalBox } from '../../ui/terminal-box.tsx';
+import { ArrayRow } from '../jobs/array-row.tsx';
 import { JobRow, JobRowData } from '../jobs/job-row.tsx';
 import { useLiveJobs } from '../jobs/live-jobs.ts';
 import { SelectionBar, useSelection } from '../jobs/selection.tsx';
@@ -19,15 +20,20 @@ import { NamespaceFrame } from './frame.tsx';
 
 const JobsQuery = graphql(
   `
-  query Jobs($namespace: String!, $filter: JobFilter, $first: Int!, $sort: JobSort!, $order: SortOrder!) {
+  query Jobs($namespace: String!, $filter: JobFilter, $first: Int!, $sort: JobSort!, $order: SortOrder!, $foldArrays: Boolean!) {
     namespace(name: $namespace) {
       id
       viewerRole
-      jobs(first: $first, filter: $filter, sort: $sort, order: $order) {
-        totalCount
-        nodes { id name ...JobRow }
+      jobs(first: $first, filter: $filter, sort: $sort, order: $order, foldArrays: $foldArrays) {
+        nodes {
+          id
+          name
+          array @include(if: $foldArrays) { id name size maxParallel counts { status count } }
+          ...JobRow
+        }
         pageInfo { hasNextPage }
       }
+      all: jobs(first: 1, filter: $filter) { totalCount }
     }
   }
 `,
@@ -73,7 +79,7 @@ export default function Jobs() {
 /** The jobs of a namespace or, given the full name of a repository, only the jobs of this repository. */
 export function JobList({ namespace, repository }: { namespace: string; repository?: string }) {
   const search = useSearch({ strict: false }) as Search;
-  const { status, name = '', gpu, label = '', sort = 'newest' } = search;
+  const { status, name = '', gpu, label = '', array, sort = 'newest' } = search;
   const [first, setFirst] = useState(PAGE_SIZE);
   const [key, ...value] = label.split('=');
   const filter = {
@@ -82,21 +88,32 @@ export function JobList({ namespace, repository }: { namespace: string; reposito
     ...(name && { namePrefix: name }),
     ...(key && { labels: [{ key, ...(value.length > 0 && { values: [value.join('=')] }) }] }),
     ...(repository && { repository }),
+    ...(array && { array }),
   };
+  const isFiltered = Boolean(status || gpu || name || label || array);
   const [by, order] = SORTS[sort as keyof typeof SORTS] ?? SORTS.newest;
   const asked = useRetryingQuery({
     query: JobsQuery,
-    variables: { namespace, filter, first, sort: by, order },
+    variables: { namespace, filter, first, sort: by, order, foldArrays: !isFiltered },
   });
   const live = useLiveJobs([namespace], asked.again);
   const selection = useSelection(JSON.stringify([namespace, filter]));
-  const isFiltered = Boolean(status || gpu || name || label);
   return (
     <>
       <Filters search={search} live={<LiveDot state={live} />} />
+      {array && (
+        <p className="mb-4 text-sm">
+          Only jobs of one array.{' '}
+          <Link to="." search={{ ...search, array: undefined }} className="link">
+            Show all jobs
+          </Link>
+        </p>
+      )}
       <Load
         asked={asked}
-        of={({ namespace: owner }) => owner?.jobs && { ...owner.jobs, role: owner.viewerRole }}
+        of={({ namespace: owner }) =>
+          owner?.jobs && owner.all && { ...owner.jobs, ...owner.all, role: owner.viewerRole }
+        }
         what="list"
       >
         {({ nodes, totalCount, pageInfo, role }) =>
@@ -109,7 +126,7 @@ export function JobList({ namespace, repository }: { namespace: string; reposito
                   selection={selection}
                   namespace={namespace}
                   filter={filter}
-                  shown={nodes.map((job) => job.name)}
+                  shown={nodes.filter((job) => !job.array).map((job) => job.name)}
                   total={totalCount}
                   onChange={asked.again}
                 />
@@ -119,20 +136,24 @@ export function JobList({ namespace, repository }: { namespace: string; reposito
                 </p>
               )}
               <ul className="rows">
-                {nodes.map((job) => (
-                  <JobRow
-                    key={job.id}
-                    job={job}
-                    select={
-                      mayWrite(role)
-                        ? {
-                            isSelected: selection.matching || selection.names.has(job.name),
-                            onChange: (isSelected) => selection.toggle([job.name], isSelected),
-                          }
-                        : undefined
-                    }
-                  />
-                ))}
+                {nodes.map((job) =>
+                  job.array ? (
+                    <ArrayRow key={job.id} namespace={namespace} array={job.array} />
+                  ) : (
+                    <JobRow
+                      key={job.id}
+                      job={job}
+                      select={
+                        mayWrite(role)
+                          ? {
+                              isSelected: selection.matching || selection.names.has(job.name),
+                              onChange: (isSelected) => selection.toggle([job.name], isSelected),
+                            }
+                          : undefined
+                      }
+                    />
+                  ),
+                )}
               </ul>
               <ShowMoreButton
                 hasMore={pageInfo.hasNextPage && first < MAX_JOBS}

@@ -1,0 +1,59 @@
+import { Link } from '@tanstack/react-router';
+import type { ResultOf } from '../../graphql/graphql.ts';
+import { formatEnum } from '../../ui/format.ts';
+import { JobStatusBadge } from '../../ui/status.tsx';
+import type { JobFacts } from './queries.ts';
+import { Setting } from './setting.tsx';
+
+/** The jobs that the job needs, its array, and its concurrency group. */
+export function Dependencies({ job }: { job: ResultOf<typeof JobFacts> }) {
+  const { namespace, needs, array, concurrency } = job;
+  return (
+    <>
+      {needs.length > 0 && (
+        <Setting name="Needs">
+          <ul>
+            {needs.map((need) => (
+              <li key={need.name} className="flex flex-wrap items-center gap-x-2">
+                {need.job ? (
+                  <Link
+                    to="/$namespace/-/jobs/$job"
+                    params={{ namespace, job: need.job.name }}
+                    className="link break-all"
+                  >
+                    {need.name}
+                  </Link>
+                ) : (
+                  <span>{need.name} (deleted)</span>
+                )}
+                {need.when !== 'SUCCEEDED' && (
+                  <span className="text-dim">{formatEnum(need.when)}</span>
+                )}
+                {need.job && <JobStatusBadge status={need.job.status} />}
+              </li>
+            ))}
+          </ul>
+        </Setting>
+      )}
+      {array && (
+        <Setting name="Array">
+          <Link
+            to="/$namespace/-/jobs"
+            params={{ namespace }}
+            search={{ array: array.id }}
+            className="link break-all"
+          >
+            {array.name}
+          </Link>
+          , {(job.arrayIndex ?? 0) + 1} of {array.size}
+        </Setting>
+      )}
+      {concurrency && (
+        <Setting name="Concurrency group">
+          <span className="break-all">{concurrency.group}</span>
+          {concurrency.onConflict !== 'QUEUE' && ` (${formatEnum(concurrency.onConflict)})`}
+        </Setting>
+      )}
+    </>
+  );
+}
