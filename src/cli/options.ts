@@ -8,6 +8,11 @@ export function parseCount(text: string): number {
   return Number(text);
 }
 
+/** Collects an option such as `50,80,100`, which may be repeated. */
+export function collectCounts(text: string, before: number[] = []): number[] {
+  return [...before, ...text.split(',').map(parseCount)];
+}
+
 /** `90m`, `4h`, `2d` or a number of minutes → minutes. */
 export function parseMinutes(text: string): number {
   const [, count, unit = 'm'] = /^(\d{1,6})([mhd])?$/.exec(text) ?? [];

@@ -3,6 +3,7 @@ import { Command } from '@commander-js/extra-typings';
 import type { Program } from './command.ts';
 import { addApiCommand } from './commands/api.ts';
 import { addArtifactCommands } from './commands/artifacts.ts';
+import { addBudgetCommands } from './commands/budgets.ts';
 import { addCompletionCommand } from './commands/completion.ts';
 import { addCredentialCommands } from './commands/credentials.ts';
 import { addFileCommands } from './commands/files.ts';
@@ -47,6 +48,7 @@ export function createProgram(): Program {
   addSecretCommands(program);
   addWebhookCommands(program);
   addListenCommand(program);
+  addBudgetCommands(program);
   addRetentionCommands(program);
   addCredentialCommands(program);
   addOrganizationCommands(program);

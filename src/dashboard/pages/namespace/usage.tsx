@@ -7,6 +7,7 @@ import { Checkbox, Field, Input, Select } from '../../ui/field.tsx';
 import { formatCount, formatDuration, formatMoney } from '../../ui/format.ts';
 import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { CursorPagination, useAfterCursor } from '../../ui/paging.tsx';
+import { BudgetSection } from './budget.tsx';
 import { NamespaceFrame } from './frame.tsx';
 
 const CostChart = lazy(() => import('./cost-chart.tsx'));
@@ -40,11 +41,16 @@ function daysAgo(days: number): string {
 }
 const DATE = /^\d{4}-\d\d-\d\d$/;
 
-/** The run time, GPU time and cost of the jobs of a namespace. Dates and grouping are in the URL. */
+/** The budget of a namespace, and the run time, GPU time and cost of its jobs. Dates and grouping are in the URL. */
 export default function UsagePage() {
   return (
     <NamespaceFrame tab="Usage">
-      {({ name, viewerRole }) => <Usage namespace={name} isAdmin={viewerRole === 'ADMIN'} />}
+      {({ name, viewerRole }) => (
+        <div className="max-w-4xl space-y-8">
+          <BudgetSection namespace={name} isAdmin={viewerRole === 'ADMIN'} />
+          <Usage namespace={name} isAdmin={viewerRole === 'ADMIN'} />
+        </div>
+      )}
     </NamespaceFrame>
   );
 }
@@ -68,7 +74,8 @@ function Usage({ namespace, isAdmin }: { namespace: string; isAdmin: boolean }) 
       replace: true,
     });
   return (
-    <div className="max-w-4xl space-y-6">
+    <section aria-labelledby="usage" className="space-y-6">
+      <h2 id="usage">Usage by time</h2>
       <div className="grid items-end gap-3 sm:grid-cols-4">
         <Field label="From">
           <Input
@@ -137,7 +144,7 @@ function Usage({ namespace, isAdmin }: { namespace: string; isAdmin: boolean }) 
           );
         }}
       </Load>
-    </div>
+    </section>
   );
 }
 
