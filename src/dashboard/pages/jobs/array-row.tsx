@@ -32,7 +32,7 @@ export function ArrayRow({ namespace, array }: { namespace: string; array: JobAr
       <ul className="flex flex-wrap gap-2">
         {counts.map(({ status, count }) => (
           <li key={status} className="inline-flex items-center gap-1 text-sm tabular-nums">
-            {count}
+            <span>{count}</span>
             <JobStatusBadge status={status} />
           </li>
         ))}
