@@ -41,7 +41,6 @@ for (const width of [1280, 390])
     await row.getByText('Array of 40 jobs, at most 4 at once').waitFor();
     await row.getByText('40', { exact: true }).waitFor();
     await expectUsable(page);
-    await page.screenshot({ path: `/tmp/s9/a-list-${width}.png` });
     await row.getByRole('link', { name: 'sweep' }).click();
     await page.locator('[data-job="sweep-39"]').waitFor();
     expect(await page.locator('[data-job="build"]').count()).toBe(0);
@@ -59,7 +58,6 @@ for (const colorScheme of ['light', 'dark'] as const)
     await page.getByRole('link', { name: 'sweep-7' }).waitFor();
     await page.getByText('deploy (cancel running)').waitFor();
     await expectUsable(page);
-    await page.screenshot({ path: `/tmp/s9/a-job-${colorScheme}.png`, fullPage: true });
     await page.goto('/ada/-/jobs/sweep-7');
     await page.getByText('8 of 40').waitFor();
     visitor.expectQuiet();

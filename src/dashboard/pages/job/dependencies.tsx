@@ -12,9 +12,9 @@ export function Dependencies({ job }: { job: ResultOf<typeof JobFacts> }) {
     <>
       {needs.length > 0 && (
         <Setting name="Needs">
-          <ul>
+          <ul className="space-y-1">
             {needs.map((need) => (
-              <li key={need.name} className="flex flex-wrap items-center gap-x-2">
+              <li key={need.name} className="flex min-h-6 flex-wrap items-center gap-x-2">
                 {need.job ? (
                   <Link
                     to="/$namespace/-/jobs/$job"

@@ -11,10 +11,22 @@ type JobArray = {
 };
 
 /** An array of jobs in a list, with the number of its jobs in each status. The link shows its jobs. */
-export function ArrayRow({ namespace, array }: { namespace: string; array: JobArray }) {
+export function ArrayRow({
+  namespace,
+  array,
+  isIndented,
+}: {
+  namespace: string;
+  array: JobArray;
+  /** Whether the jobs in the list have checkboxes. */
+  isIndented: boolean;
+}) {
   const { id, name, size, maxParallel, counts } = array;
   return (
-    <li className="flex flex-wrap items-center justify-between gap-x-4 gap-y-1" data-array={name}>
+    <li
+      className={`flex flex-wrap items-center justify-between gap-x-4 gap-y-1 ${isIndented ? 'pl-11' : ''}`}
+      data-array={name}
+    >
       <div className="min-w-0">
         <Link
           to="/$namespace/-/jobs"

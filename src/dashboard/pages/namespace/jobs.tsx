@@ -138,7 +138,12 @@ export function JobList({ namespace, repository }: { namespace: string; reposito
               <ul className="rows">
                 {nodes.map((job) =>
                   job.array ? (
-                    <ArrayRow key={job.id} namespace={namespace} array={job.array} />
+                    <ArrayRow
+                      key={job.id}
+                      namespace={namespace}
+                      array={job.array}
+                      isIndented={mayWrite(role)}
+                    />
                   ) : (
                     <JobRow
                       key={job.id}
