@@ -17,6 +17,13 @@ import { openMetricsPort } from './api/http/metrics.ts';
 import { openRateLimits, type RateLimits } from './api/http/rate-limits.ts';
 import { createHttpApp } from './api/http/server.ts';
 import { createStartingApp, createWorkerApp } from './api/http/starting.ts';
+import {
+  jobsFile,
+  measureTriggerLag,
+  startClock,
+  startTriggerLoop,
+  updateRuns,
+} from './automation/automation.ts';
 import type { Config } from './base/config/config.ts';
 import { createLog, type Logger } from './base/log.ts';
 import type { Urls } from './base/urls.ts';
@@ -70,6 +77,7 @@ import { openLargeFiles } from './repositories/lfs/store/store.ts';
 import { PushRecorder } from './repositories/pushes/recorder.ts';
 import type { FindingIds } from './repositories/pushes/secrets/find.ts';
 import { createFindingIds } from './repositories/pushes/secrets/find.ts';
+import type { JobsFile } from './repositories/pushes/triggers.ts';
 import { recoverRepositories, takeOverFromDeadServers } from './repositories/recovery.ts';
 import { createAgentsRouter } from './runners/agent/http.ts';
 import { type OpenedRunner, openRunner } from './runners/open.ts';
@@ -118,6 +126,8 @@ export type Services = ProcessServices & {
   lfs: Lfs;
   /** Assigns ids to findings of secret scanning. */
   findingIds: FindingIds;
+  /** How files of jobs are checked when they are pushed. */
+  jobsFile: JobsFile;
   /** Records when credentials were last used. */
   usage: LastUsedRecorder;
   /** OpenID Connect issuers with which users can sign in. */
@@ -184,6 +194,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   metrics.addSources({
     waitingJobs: () => countWaitingJobs({ pool }),
     outboxLag: () => measureOutboxLag({ pool }),
+    runTriggerLag: () => measureTriggerLag({ pool }),
   });
   const base = config.baseUrl ?? port.address;
   const ssh = await takeSshPort({
@@ -230,13 +241,15 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     () => startAnswering(services, limits, port, serveAgents(services, runner)),
     () => serveSsh(services, ssh, port),
     () => takeOverFromDeadServers(services, process.session),
+    () => startTriggerLoop(services),
+    () => startClock(services),
     () =>
       runner &&
       startWorker({ ...services, db, runner, checkout: createCheckout(services) }).then(
         reportSlots(services),
       ),
     // Only by processes that answer requests, of which there is always one.
-    () => startDependencyLoop({ ...services, db, onChanged: async () => {} }),
+    () => startDependencyLoop({ ...services, db, onChanged: updateRuns }),
     () => startMaintenance(services, maintenanceTasks(services)),
     () => startBudgetLoop(services),
     // Disposed before the HTTP server, so that others take over before requests are refused here.
@@ -296,6 +309,7 @@ async function composeServices(
     signer: createSigner(keys.derive('signed links')),
     lfs: openLfs(keys.derive('tokens for large files'), config.gitTransfers),
     findingIds: createFindingIds(keys.derive('findings of secrets')),
+    jobsFile,
     usage: openLastUsedRecorder({ pool, log }),
     issuers: await openIssuers(config, keys, log),
     rechecks: openRechecks({ pool, log }),

@@ -26,6 +26,8 @@ const PREFIXES = {
   lock: null,
   sec: null,
   var: null,
+  run: 'Run',
+  sch: 'Schedule',
 } as const;
 
 type Prefix = keyof typeof PREFIXES;

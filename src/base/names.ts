@@ -6,7 +6,7 @@ const NAME_RULE = 'must be 1 to 39 of a-z, 0-9 and -, with no hyphen at either e
 /** Names that are the first part of a route. */
 const RESERVED: ReadonlySet<string> = new Set(
   `auth graphql repository repositories seed job jobs pat api_keys health version whoami docs openapi.json
-   openapi.yaml artifacts metrics app assets login logout settings new admin api static cli sdk favicon.ico
+   openapi.yaml artifacts metrics app assets login logout settings new admin api static cli sdk schemas favicon.ico
    robots.txt livez readyz`.split(/\s+/),
 );
 

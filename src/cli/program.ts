@@ -3,6 +3,7 @@ import { Command } from '@commander-js/extra-typings';
 import type { Program } from './command.ts';
 import { addApiCommand } from './commands/api.ts';
 import { addArtifactCommands } from './commands/artifacts.ts';
+import { addAutomationCommands } from './commands/automation.ts';
 import { addBudgetCommands } from './commands/budgets.ts';
 import { addCompletionCommand } from './commands/completion.ts';
 import { addCredentialCommands } from './commands/credentials.ts';
@@ -41,6 +42,7 @@ export function createProgram(): Program {
   addSignInCommands(program);
   addRunCommand(program);
   addJobCommands(program);
+  addAutomationCommands(program);
   addTopCommand(program);
   addArtifactCommands(program);
   addRepositoryCommands(program);

@@ -65,6 +65,11 @@ export const AUDIT_ACTIONS = {
   'retention.set': 'The retention of jobs, logs and artifacts of a namespace was changed.',
   'retention.remove':
     'The server removed old jobs, logs or artifacts of a namespace, up to a hundred for each entry.',
+  'run.create': 'A run of jobs was started: by a push, a schedule, or a user.',
+  'run.approve': 'A run was approved, and its jobs were created.',
+  'run.cancel': 'The jobs of a run were cancelled.',
+  'schedule.create': 'A schedule of a repository was created.',
+  'schedule.delete': 'A schedule of a repository was deleted.',
   'artifacts.delete': 'Artifacts of a deleted job were deleted.',
   'budget.set': 'The budget of a namespace was created or changed.',
   'budget.delete': 'The budget of a namespace was deleted.',
@@ -83,9 +88,17 @@ export type Origin = { address: string | null; requestId: string };
 
 /**
  * A personal access token, an API key, an SSH key of a user, a deploy key, a browser session, an access token of an
- * identity provider, or the token of a job, whose id is that of the attempt.
+ * identity provider, or the token of a job, whose id is that of the attempt; `schedule` stands for the owner of a schedule.
  */
-export type CredentialKind = 'pat' | 'key' | 'ssh' | 'deploy' | 'session' | 'oidc' | 'job';
+export type CredentialKind =
+  | 'pat'
+  | 'key'
+  | 'ssh'
+  | 'deploy'
+  | 'session'
+  | 'oidc'
+  | 'job'
+  | 'schedule';
 
 /** Who made a change. The account of a request is an actor. */
 export type Actor = {

@@ -291,6 +291,39 @@ function toJobAccount(row: JobRow): Account | AppError {
   });
 }
 
+/** A user as the owner of a schedule, with the rights that the user has now in the namespace. */
+const SCHEDULE_OWNERS = `
+  select $2::text as id, $3::text as name, u.plan, u.id as "userId", u.username, u.email,
+    u.disabled_at is not null as "isDisabled", own.id as "ownId", own.name as "ownName",
+    case when u.operator then 'admin' else (
+      select role::text from members where namespace_id = $4 and user_id = u.id) end as role
+  from users u join namespaces own on own.user_id = u.id where u.id = $1`;
+
+/**
+ * Reads the account in whose name the jobs of a schedule are created. It may only push to the repository and create jobs of
+ * it, because a credential that could do no more may have pushed the schedule.
+ * @returns null if the user was disabled or deleted
+ */
+export async function readScheduleOwner(
+  pool: Pool,
+  userId: string,
+  schedule: { id: string; name: string; namespaceId: string; repositoryId: string },
+): Promise<Account | null> {
+  const { id, name, namespaceId, repositoryId } = schedule;
+  const values = [userId, id, name, namespaceId];
+  const [row] = await runStatement<Omit<JobRow, 'permissions'>>(pool, SCHEDULE_OWNERS, values);
+  if (!row) return null;
+  const account = toAccount('schedule', {
+    ...row,
+    operator: false,
+    roles: row.role && { [namespaceId]: row.role },
+    scopes: ['repo:write', 'job:write'],
+    namespaces: [namespaceId],
+    repositories: [repositoryId],
+  });
+  return account instanceof AppError ? null : account;
+}
+
 async function readByKey(pool: Pool, name: string, secret: string): Promise<AccountResult> {
   const rows = await runStatement<Row & { hash: Buffer }>(pool, KEY, [name]);
   return rows[0] && matchesHash(secret, rows[0].hash) ? toAccount('key', rows[0]) : undefined;

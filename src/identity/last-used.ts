@@ -14,8 +14,8 @@ export type LastUsedRecorder = AsyncDisposable & {
   note(credential: Account['credential']): void;
 };
 
-/** The token of a job has no row: it lives as long as an attempt. */
-const STATEMENTS: Record<Exclude<CredentialKind, 'job'>, string> = {
+/** The token of a job has no row: it lives as long as an attempt. A schedule is no credential that a client sends. */
+const STATEMENTS: Record<Exclude<CredentialKind, 'job' | 'schedule'>, string> = {
   pat: updateStatement('access_tokens'),
   key: updateStatement('api_keys'),
   ssh: updateStatement('ssh_keys'),
@@ -63,7 +63,7 @@ export function openLastUsedRecorder({
 
   return {
     note({ kind, id }) {
-      if (kind === 'job') return;
+      if (kind === 'job' || kind === 'schedule') return;
       const now = Math.floor(Date.now() / MINUTE_MS);
       if (now !== minute) seen.clear();
       minute = now;

@@ -69,7 +69,8 @@ export { payloadToSend } from './artifacts/downloads.ts';
 export type { BudgetEventData } from './budgets.ts';
 export { insertJobs, type JobToInsert, type PreparedJob } from './dependencies/insert.ts';
 export type { JobEventData } from './payload.ts';
-export type { CreateInput, NamedValue } from './request.ts';
+export { type CreateInput, checkRequest, type NamedValue } from './request.ts';
+export type { SecretBox } from './secrets.ts';
 export { visibleTo } from './visibility.ts';
 
 /** How an attempt ended; null in the database while the attempt is open. */

@@ -29,6 +29,8 @@ export type BranchRule = {
   pusherIds: string[];
   allowsForcePushes: boolean;
   allowsDeletions: boolean;
+  /** Jobs of `.loam/jobs.yml` that must have succeeded on a commit before it is pushed. */
+  requiredJobs: string[];
   updatedAt: Date;
 };
 
@@ -37,6 +39,7 @@ type Deps = { db: Db };
 /** Limits per repository and per rule, because each push reads all rules. */
 const MAX_RULES = 100;
 const MAX_PUSHERS = 100;
+const MAX_JOBS = 20;
 
 const BY_PATTERN: Sorting = {
   name: 'pattern',
@@ -52,6 +55,7 @@ const ruleColumns = {
   pusherIds: true,
   allowsForcePushes: true,
   allowsDeletions: true,
+  requiredJobs: true,
   updatedAt: true,
 } as const;
 
@@ -84,6 +88,7 @@ type RuleInput = RepositoryId & {
   pushers: readonly string[];
   allowsForcePushes: boolean;
   allowsDeletions: boolean;
+  requiredJobs: readonly string[];
 };
 
 /**
@@ -93,7 +98,15 @@ type RuleInput = RepositoryId & {
 export async function setBranchRule<S extends Select>(
   { db }: Deps,
   viewer: Viewer,
-  { pattern, pushers, pushRole, allowsForcePushes, allowsDeletions, ...key }: RuleInput,
+  {
+    pattern,
+    pushers,
+    pushRole,
+    allowsForcePushes,
+    allowsDeletions,
+    requiredJobs: jobs,
+    ...key
+  }: RuleInput,
   select: S,
 ): Promise<Row<S>> {
   const author = demandAccount(viewer);
@@ -102,12 +115,17 @@ export async function setBranchRule<S extends Select>(
   if (pushRole === 'read') throw invalid('pushRole', 'must be WRITE or ADMIN');
   if (pushers.length > MAX_PUSHERS)
     throw invalid('pushers', `must have at most ${MAX_PUSHERS} names`);
+  const requiredJobs = [...new Set(jobs)];
+  checkJobs(requiredJobs);
   return inTransaction(db, async (tx) => {
     await lockRepository(tx, key.id);
     const { id, name, namespaceId } = await demandAdminAccess(tx, viewer, key);
     const users = await Promise.all(pushers.map((username) => resolveUser(tx, username)));
     const pusherIds = [...new Set(users.map(({ userId }) => userId))];
-    const data = { pushRole, pusherIds, allowsForcePushes, allowsDeletions, updatedAt: new Date() };
+    const data = {
+      ...{ pushRole, pusherIds, allowsForcePushes, allowsDeletions, requiredJobs },
+      updatedAt: new Date(),
+    };
     await tx.branchRule.upsert({
       where: { repositoryId_pattern: { repositoryId: id, pattern } },
       create: { repositoryId: id, pattern, ...data },
@@ -123,11 +141,21 @@ export async function setBranchRule<S extends Select>(
       namespaceIds: [namespaceId],
       subject: id,
       name,
-      details: { pattern, pushRole, pushers: [...pushers], allowsForcePushes, allowsDeletions },
+      details: {
+        ...{ pattern, pushRole, pushers: [...pushers], allowsForcePushes, allowsDeletions },
+        ...(requiredJobs.length > 0 && { requiredJobs }),
+      },
     });
     const row = await tx.repository.findUniqueOrThrow({ where: { id }, select });
     return row as unknown as Row<S>;
   });
+}
+
+/** @throws AppError 400 naming `requiredJobs` */
+function checkJobs(names: readonly string[]): void {
+  if (names.length > MAX_JOBS) throw invalid('requiredJobs', `must have at most ${MAX_JOBS} names`);
+  if (names.some((name) => !/^[A-Za-z0-9][A-Za-z0-9_-]{0,59}$/.test(name)))
+    throw invalid('requiredJobs', 'must be names of jobs in .loam/jobs.yml');
 }
 
 /** @throws AppError 401, 403, 404 for the repository or the rule */

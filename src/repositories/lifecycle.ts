@@ -15,9 +15,11 @@ import type { Logger } from '../base/log.ts';
 import type { Cluster } from '../cluster/cluster.ts';
 import type { PendingOperation } from '../git/disk/disk.ts';
 import type { Git } from '../git/git.ts';
+import { REF_PREFIX } from '../git/objects/refs.ts';
+import { ZERO_ID } from '../git/transport/hooks.ts';
 import { lockNamespace, resolveNamespace } from '../identity/accounts.ts';
-import { type AuditAction, recordAudit } from '../identity/audit.ts';
-import { demand, demandAccount, type Viewer } from '../identity/permissions.ts';
+import { type AuditAction, copyActor, recordAudit } from '../identity/audit.ts';
+import { can, demand, demandAccount, type Viewer } from '../identity/permissions.ts';
 import { type Db, inTransaction, violatesUnique } from '../platform/database/client.ts';
 import { type EventType, publish } from '../platform/events/outbox.ts';
 import { requireQuota } from '../platform/limits/quotas.ts';
@@ -26,6 +28,7 @@ import { readGitignoreTemplate } from './gitignore.ts';
 import { checkBranch, checkDescription, checkName, nameKey } from './names.ts';
 import { type PayloadRow, payloadColumns, payloadOf, type RepositoryEventData } from './payload.ts';
 import {
+  accessTarget,
   demandRepository,
   lockRepository,
   type RepositoryId,
@@ -215,13 +218,23 @@ export async function updateRepository<S extends Select>(
   if (defaultBranch == null) return update({});
 
   checkBranch(defaultBranch);
-  await demandAdminAccess(services.db, viewer, key);
+  const target = accessTarget(await demandAdminAccess(services.db, viewer, key));
   const language = await detectBranchLanguage(services, id, defaultBranch);
   const note: DefaultBranchNote = { kind: 'default-branch' };
   const operation = await services.git.disk.beginOperation(id, note);
   // A push that is being recorded may have read the previous default branch. Incrementing `records` makes it measure
   // again.
   const row = await update({ language, records: { increment: 1 } });
+  const by = demandAccount(viewer);
+  const ref = REF_PREFIX.branch + defaultBranch;
+  // The schedules are those of the file on the new default branch.
+  await services.db.runTrigger.create({
+    data: {
+      ...{ id: newId('evt'), repositoryId: id, ref, before: ZERO_ID, after: ref, startsRun: false },
+      mayCreateJobs: by.credential.kind !== 'job' && can(by, 'job.create', target),
+      actor: copyActor(by),
+    },
+  });
   await syncHead(services, id);
   await operation.finish();
   return row;

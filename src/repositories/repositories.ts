@@ -29,7 +29,9 @@ export {
   readBranchProtection,
   toPusher,
 } from './branch-protection.ts';
+export { defineFolderTask, type RepositoryReadDeps } from './folder.ts';
 export type { RepositoryEventData } from './payload.ts';
+export { removeRunStatuses, reportRunStatuses } from './run-statuses.ts';
 export { isSnapshotId } from './snapshots.ts';
 
 export type Select = Prisma.RepositorySelect;

@@ -92,6 +92,19 @@ export async function setCommitStatus(
       'repository.push',
       { name: true },
     );
+    const existing = await tx.commitStatus.findUnique({
+      where: { repositoryId_sha_context: { repositoryId: id, sha, context } },
+      select: { runId: true },
+    });
+    // Required jobs of branch rules rely on it.
+    if (existing?.runId)
+      throw new AppError(
+        'conflict',
+        'context: the state of a job of a run is reported by the server',
+        {
+          field: 'context',
+        },
+      );
     const status = await tx.commitStatus.upsert({
       where: { repositoryId_sha_context: { repositoryId: id, sha, context } },
       create: { repositoryId: id, sha, context, createdAt: data.updatedAt, ...data },

@@ -21,6 +21,7 @@ import type { LargeFiles } from './lfs/store/store.ts';
 import type { PushRecorder } from './pushes/recorder.ts';
 import { createPushRules } from './pushes/rules.ts';
 import type { FindingIds } from './pushes/secrets/find.ts';
+import type { JobsFile } from './pushes/triggers.ts';
 import { type GitAction, gitAccessRule } from './repositories.ts';
 
 export type Deps = {
@@ -34,6 +35,7 @@ export type Deps = {
   findingIds: FindingIds;
   pushes: PushRecorder;
   cluster: Cluster;
+  jobsFile: JobsFile;
 };
 
 export function gitActionOf(service: GitService): GitAction {

@@ -35,6 +35,7 @@ const FLOORS = [
   'runners',
   'secrets',
   'jobs',
+  'automation',
   'webhooks',
   'feed',
   'search',

@@ -1,5 +1,6 @@
 /** The Express app: the middleware of a request in order, and the one place where errors become responses. */
 import express, { type ErrorRequestHandler, type Express, type RequestHandler } from 'express';
+import { schemasRouter } from '../../automation/http.ts';
 import { AppError, invalid } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
 import type { Deps as CallsDeps } from '../../cluster/http.ts';
@@ -87,6 +88,7 @@ export function createHttpApp(
   const files = express.Router();
   files.use(createApiReference(services, endpoints));
   files.use(createClientFiles(services));
+  files.use(schemasRouter());
   files.use(artifactsRouter(services));
   files.use(logsRouter(services));
   files.use(downloadsRouter(services));

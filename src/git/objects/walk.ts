@@ -167,7 +167,7 @@ export function measureQuarantine(quarantine: string): number {
 }
 
 /** Environment that makes the objects of a push in quarantine visible to git. */
-function quarantineEnv(dir: string, quarantine: string | null): Record<string, string> {
+export function quarantineEnv(dir: string, quarantine: string | null): Record<string, string> {
   if (!quarantine) return {};
   return {
     GIT_OBJECT_DIRECTORY: quarantine,
@@ -280,4 +280,27 @@ function parseStates(text: string): FileState[] {
   const all = text.replace(/^:+/, '').split(' ');
   const count = text.length - text.replace(/^:+/, '').length + 1;
   return Array.from({ length: count }, (_, i) => `${all[i]} ${all[count + i]}`);
+}
+
+const EMPTY_TREE = '4b825dc642cb6eb9a060e54bf8d69288fbee4904';
+const MAX_CHANGED_PATHS = 10_000;
+const CHANGED_PATHS_MS = 20_000;
+
+/**
+ * Lists the paths that differ between two commits; a rename has both paths. Null for more than 10,000.
+ * @param from null for the empty tree
+ */
+export async function changedPaths(
+  dir: string,
+  from: string | null,
+  to: string,
+): Promise<string[] | null> {
+  const args = ['diff-tree', '-r', '--name-only', '-z', '--no-renames', from ?? EMPTY_TREE, to];
+  const signal = AbortSignal.timeout(CHANGED_PATHS_MS);
+  const paths: string[] = [];
+  for await (const path of gitLines(args, { dir, signal }, { separator: '\0' })) {
+    if (paths.length === MAX_CHANGED_PATHS) return null;
+    paths.push(path);
+  }
+  return paths;
 }

@@ -14,6 +14,10 @@ export type Topic =
   | 'queue'
   /** Changes of jobs on which others depend. */
   | 'job-changes'
+  /** Triggers of runs. */
+  | 'runs'
+  /** The runs of a repository. */
+  | `runs:${string}`
   /** Due deliveries of all webhooks, or all changes of the deliveries of one webhook. */
   | 'deliveries'
   | `webhook:${string}`

@@ -26,6 +26,8 @@ export type Sources = {
   waitingJobs(): Promise<{ gpu: string; region: string; jobs: number; oldest: number }[]>;
   /** For each reader of all events: the age in seconds of the oldest event that it has not passed. */
   outboxLag(): Promise<{ reader: string; seconds: number }[]>;
+  /** Age in seconds of the oldest pushed ref, or time of a schedule, of which no run was made yet; 0 if there is none. */
+  runTriggerLag(): Promise<number>;
   /** Whether the database answers. */
   databaseUp(): Promise<boolean>;
 };
@@ -63,11 +65,18 @@ export function createScrapeMetrics(registry: Registry) {
     registers,
   });
 
+  const triggerLag = new Gauge({
+    name: 'loam_run_trigger_lag_seconds',
+    help: 'Age of the oldest pushed ref, or time of a schedule, of which no run was made yet; 0 if there is none',
+    registers,
+  });
+
   async function readAll(): Promise<void> {
-    const [isUp, queues, lags] = await Promise.all([
+    const [isUp, queues, lags, oldestTrigger] = await Promise.all([
       sources.databaseUp?.() ?? false,
       sources.waitingJobs?.() ?? [],
       sources.outboxLag?.() ?? [],
+      sources.runTriggerLag?.(),
     ]);
     clear();
     up.set(isUp ? 1 : 0);
@@ -75,11 +84,12 @@ export function createScrapeMetrics(registry: Registry) {
       waitingJobs.set({ gpu, region }, jobs);
       oldestWait.set({ gpu, region }, oldest);
     }
+    if (oldestTrigger !== undefined) triggerLag.set(oldestTrigger);
     for (const { reader, seconds } of lags) lag.set({ reader }, seconds);
   }
   function clear(): void {
     up.set(0);
-    for (const gauge of [waitingJobs, oldestWait, lag]) gauge.reset();
+    for (const gauge of [waitingJobs, oldestWait, lag, triggerLag]) gauge.reset();
   }
 
   let reading: Promise<void> | undefined;

@@ -25,6 +25,8 @@ const PUSHERS =
   'The names of users who may push although `pushRole` is `ADMIN` and they only have the role `WRITE`.';
 const FORCE = 'Whether non-fast-forward pushes are allowed.';
 const DELETE = 'Whether deletion is allowed.';
+const JOBS =
+  'Names of jobs in `.loam/jobs.yml`, at most 20. A push is taken only if they succeeded in a run of that very commit, which had to be pushed to another branch before.';
 
 const BranchRule = builder.objectRef<rules.BranchRule>('BranchRule').implement({
   description:
@@ -38,6 +40,7 @@ const BranchRule = builder.objectRef<rules.BranchRule>('BranchRule').implement({
     }),
     allowsForcePushes: t.exposeBoolean('allowsForcePushes', { description: FORCE }),
     allowsDeletions: t.exposeBoolean('allowsDeletions', { description: DELETE }),
+    requiredJobs: t.exposeStringList('requiredJobs', { description: JOBS }),
     updatedAt: t.expose('updatedAt', {
       type: 'DateTime',
       description: 'When the rule was last changed.',
@@ -76,6 +79,7 @@ const SetBranchRuleInput = builder.inputType('SetBranchRuleInput', {
     }),
     allowsForcePushes: t.boolean({ required: true, defaultValue: false, description: FORCE }),
     allowsDeletions: t.boolean({ required: true, defaultValue: false, description: DELETE }),
+    requiredJobs: t.stringList({ required: true, defaultValue: [], description: JOBS }),
   }),
 });
 

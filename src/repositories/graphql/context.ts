@@ -4,6 +4,7 @@ import type { Signer } from '../../platform/crypto/signed-links.ts';
 import type { LargeFiles } from '../lfs/store/store.ts';
 import type { PushRecorder } from '../pushes/recorder.ts';
 import type { FindingIds } from '../pushes/secrets/find.ts';
+import type { JobsFile } from '../pushes/triggers.ts';
 
 declare module '../../platform/schema/context.ts' {
   /** Services that the resolvers of repositories use. */
@@ -14,5 +15,6 @@ declare module '../../platform/schema/context.ts' {
     signer: Signer;
     pushes: PushRecorder;
     findingIds: FindingIds;
+    jobsFile: JobsFile;
   }
 }

@@ -27,6 +27,7 @@ import {
   type RefPayload,
 } from '../payload.ts';
 import type { Measurements } from './measure.ts';
+import type { PushTrigger } from './triggers.ts';
 
 /** The note on disk of a push that was accepted and is not recorded yet. */
 export type PushNote = {
@@ -40,6 +41,8 @@ export type PushNote = {
   /** For the audit log. Notes of earlier versions have none. */
   by?: Actor;
   commands: ReceivedRefUpdate[];
+  /** The updates that may start jobs. */
+  triggers?: PushTrigger[];
   /** When the push was accepted, as ISO 8601. */
   at: string;
 };
@@ -89,7 +92,8 @@ const POLICY_SQL = `
     r.secret_scanning as "secretScanning", r.namespace_id as "namespaceId", n.plan,
     coalesce((
       select json_agg(json_build_object('pattern', pattern, 'pushRole', push_role, 'pusherIds', pusher_ids,
-        'allowsForcePushes', allows_force_pushes, 'allowsDeletions', allows_deletions) order by pattern)
+        'allowsForcePushes', allows_force_pushes, 'allowsDeletions', allows_deletions,
+        'requiredJobs', required_jobs) order by pattern)
       from branch_rules where repository_id = r.id
     ), '[]') as rules,
     coalesce((
@@ -257,10 +261,25 @@ export async function writeRecord(
       details: { ref_count, refs },
     })),
   );
+  const triggers = recorded.flatMap(({ pusher, by, commands, triggers = [] }, i) => {
+    // Only those that took effect.
+    const isEffective = ({ ref, after }: PushTrigger) =>
+      commands.some((command) => command.ref === ref && command.after === after);
+    const actor = by ?? { userId: null, username: pusher, credential: null };
+    return triggers
+      .filter(isEffective)
+      .map((trigger, n) => ({ ...trigger, id: `${events[i]?.id}-${n}`, actor }));
+  });
+  if (triggers.length > 0)
+    parts.push(`triggers as (
+      insert into run_triggers (id, repository_id, ref, before, after, starts_run, may_create_jobs, actor)
+      select t.id, ${subject}, t.ref, t.before, t.after, t."startsRun", t."mayCreateJobs", t.actor
+      from jsonb_to_recordset(${parameter(JSON.stringify(triggers), 'jsonb')}) as t
+        (id text, ref text, before text, after text, "startsRun" boolean, "mayCreateJobs" boolean, actor jsonb))`);
   const topic = parameter(eventNotification(namespaceId, id), 'text');
   await runStatement(
     tx,
-    `with ${parts.join(', ')} select pg_notify('loam', ${topic})::text`,
+    `with ${parts.join(', ')} select pg_notify('loam', ${topic})::text${triggers.length > 0 ? ", pg_notify('loam', 'runs')::text" : ''}`,
     values,
   );
 }

@@ -33,10 +33,12 @@ import { checkBranches } from './branches.ts';
 import { reject } from './incoming-push.ts';
 import { checkLocks } from './locks.ts';
 import type { PushRecorder } from './recorder.ts';
+import { checkRequiredJobs } from './required-jobs.ts';
 import type { PushNote } from './rows.ts';
 import { type NamespaceStorage, readNamespaceStorage, readPushPolicy } from './rows.ts';
 import { scanNewObjects } from './scan-new-objects.ts';
 import type { FindingIds } from './secrets/find.ts';
+import { findTriggers, type JobsFile, type PushTrigger } from './triggers.ts';
 
 type Deps = {
   db: Db;
@@ -48,6 +50,7 @@ type Deps = {
   space: DiskSpace;
   findingIds: FindingIds;
   largeFiles: LargeFiles;
+  jobsFile: JobsFile;
 };
 
 type PushRequest = {
@@ -85,7 +88,9 @@ export async function createPushRules(
     limit: packLimit(services, namespaceStorage),
     async judge(push, signal) {
       try {
-        const verdict = await checkPush(services, { id, by, push, signal, reservation });
+        const { verdict, triggers } = await checkPush(services, {
+          ...{ id, by, push, signal, reservation },
+        });
         // Has a time limit, because the permission cannot be checked while the database is unavailable.
         await right.waitForFreshCheck(
           AbortSignal.any([signal, AbortSignal.timeout(MAX_RECHECK_MS)]),
@@ -99,6 +104,7 @@ export async function createPushRules(
             pusher: by.username,
             by: copyActor(by),
             commands,
+            ...(triggers.length > 0 && { triggers }),
             at,
           });
         return verdict;
@@ -158,20 +164,27 @@ type CheckInput = {
   reservation: PushReservation;
 };
 
+/** `triggers`: empty for a rejected push. */
+type CheckedPush = { verdict: Verdict; triggers: PushTrigger[] };
+
+function rejected(...reasons: string[]): CheckedPush {
+  return { verdict: reject(...reasons), triggers: [] };
+}
+
 async function checkPush(
   services: Deps,
   { id, by, push, signal, reservation }: CheckInput,
-): Promise<Verdict> {
+): Promise<CheckedPush> {
   const { commands, quarantine, options } = push;
   const row = await readPushPolicy(services.pool, id, by.userId);
-  if (!row) return reject(DELETED);
+  if (!row) return rejected(DELETED);
   for (const command of commands) {
     const { ref, after } = command;
     const snapshotProblem = findSnapshotProblem(command);
-    if (snapshotProblem) return reject(`${ref.slice(0, MAX_NAME_IN_MESSAGE)} ${snapshotProblem}`);
+    if (snapshotProblem) return rejected(`${ref.slice(0, MAX_NAME_IN_MESSAGE)} ${snapshotProblem}`);
     const problem = after === ZERO_ID ? undefined : findNameProblem(ref);
     if (problem)
-      return reject(`${ref.slice(0, MAX_NAME_IN_MESSAGE)} ${problem}; choose another name`);
+      return rejected(`${ref.slice(0, MAX_NAME_IN_MESSAGE)} ${problem}; choose another name`);
   }
   const timeout = AbortSignal.timeout(MAX_CHECK_MS);
   const withTimeout = AbortSignal.any([signal, timeout]);
@@ -181,20 +194,29 @@ async function checkPush(
     defaultBranch: row.branchProtection ? row.defaultBranch : null,
     rules: row.rules,
   };
-  if (services.space.low) return reject(diskFull().message);
+  if (services.space.low) return rejected(diskFull().message);
   await reservation.take(row.namespaceId, row.plan, quarantine ? measureQuarantine(quarantine) : 0);
   const repository = { id, name: row.name, namespaceId: row.namespaceId };
   const tips = commands.map(({ after }) => after).filter((after) => after !== ZERO_ID);
   const incoming = { repository, by, commands, tips, options, quarantined };
   try {
     const branchVerdict = await checkBranches(protection, by, commands, quarantined);
-    if (!branchVerdict.accepted) return branchVerdict;
+    if (!branchVerdict.accepted) return { verdict: branchVerdict, triggers: [] };
+    const jobsVerdict = await checkRequiredJobs(services, id, row.rules, commands);
+    if (!jobsVerdict.accepted) return { verdict: jobsVerdict, triggers: [] };
     const lockVerdict = await checkLocks(row.locks, incoming);
-    if (!lockVerdict.accepted) return lockVerdict;
-    return await scanNewObjects(services, incoming, { includeSecrets: row.secretScanning });
+    if (!lockVerdict.accepted) return { verdict: lockVerdict, triggers: [] };
+    const { defaultBranch } = row;
+    const [scanned, { triggers, notes }] = await Promise.all([
+      scanNewObjects(services, incoming, { includeSecrets: row.secretScanning }),
+      findTriggers(services.jobsFile, { repository, by, commands, quarantined, defaultBranch }),
+    ]);
+    if (!scanned.accepted) return { verdict: scanned, triggers: [] };
+    const allNotes = [...(scanned.notes ?? []), ...notes];
+    return { verdict: { accepted: true, notes: allNotes }, triggers };
   } catch (error) {
     if (!timeout.aborted) throw error;
-    return reject(
+    return rejected(
       `The push could not be checked within ${MAX_CHECK_MS / 1000} seconds.`,
       `Push fewer commits at once${row.secretScanning ? ', or turn off secret scanning for the repository' : ''}.`,
     );

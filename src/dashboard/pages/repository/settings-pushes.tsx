@@ -15,7 +15,7 @@ const RulesQuery = graphql(`
     repository(namespace: $namespace, name: $name) {
       id
       branchRules(first: 100) {
-        nodes { pattern pushRole pushers allowsForcePushes allowsDeletions }
+        nodes { pattern pushRole pushers allowsForcePushes allowsDeletions requiredJobs }
       }
     }
   }
@@ -39,6 +39,7 @@ type Rule = {
   pushers: string[];
   allowsForcePushes: boolean;
   allowsDeletions: boolean;
+  requiredJobs: string[];
 };
 
 /** Branch rules: who may push to which branches. */
@@ -49,9 +50,10 @@ export function BranchRules({ repository }: { repository: RepositoryData }) {
   const save = useFormMutation(SetRule);
   async function deleteRule(rule: Rule): Promise<void> {
     // Field by field: the query result has a `__typename`, which the input type refuses.
-    const { pattern, pushRole, pushers, allowsForcePushes, allowsDeletions } = rule;
+    const { pattern, pushRole, pushers, allowsForcePushes, allowsDeletions, requiredJobs } = rule;
     const { data } = await remove.run({ input: { id, pattern } });
-    const input = { id, pattern, pushRole, pushers, allowsForcePushes, allowsDeletions };
+    const allowed = { pushRole, pushers, allowsForcePushes, allowsDeletions };
+    const input = { id, pattern, ...allowed, requiredJobs };
     if (data) notify(`The rule for ${pattern} was deleted.`, () => save.run({ input }));
   }
   return (
@@ -100,7 +102,10 @@ function describeRule(rule: Rule): string {
     ...(rule.allowsForcePushes ? ['force-push'] : []),
     ...(rule.allowsDeletions ? ['delete'] : []),
   ];
-  return `${who}${others} can ${may.join(', ')}.`;
+  const jobs = rule.requiredJobs;
+  const required =
+    jobs.length > 0 ? ` Jobs that must have succeeded on the commit: ${jobs.join(', ')}.` : '';
+  return `${who}${others} can ${may.join(', ')}.${required}`;
 }
 
 const EMPTY_RULE = {
@@ -109,11 +114,12 @@ const EMPTY_RULE = {
   pushers: '',
   allowsForcePushes: false,
   allowsDeletions: false,
+  requiredJobs: '',
 };
 
 function RuleForm({ id }: { id: string }) {
   const [rule, setRule] = useState(EMPTY_RULE);
-  const save = useFormMutation(SetRule, { fields: ['pattern', 'pushers'] });
+  const save = useFormMutation(SetRule, { fields: ['pattern', 'pushers', 'requiredJobs'] });
   const set = (change: Partial<typeof rule>) => setRule({ ...rule, ...change });
   return (
     <details className="card p-4">
@@ -122,8 +128,10 @@ function RuleForm({ id }: { id: string }) {
         className="mt-4 space-y-4"
         onSubmit={async (event) => {
           event.preventDefault();
-          const pushers = rule.pushers.split(/[\s,]+/).filter(Boolean);
-          const { data } = await save.run({ input: { id, ...rule, pushers } });
+          const names = (text: string) => text.split(/[\s,]+/).filter(Boolean);
+          const pushers = names(rule.pushers);
+          const requiredJobs = names(rule.requiredJobs);
+          const { data } = await save.run({ input: { id, ...rule, pushers, requiredJobs } });
           if (data) setRule(EMPTY_RULE);
         }}
       >
@@ -154,6 +162,16 @@ function RuleForm({ id }: { id: string }) {
           problem={save.fieldError('pushers')}
         >
           <Input value={rule.pushers} onChange={({ target }) => set({ pushers: target.value })} />
+        </Field>
+        <Field
+          label="Required jobs"
+          hint="Names of jobs in .loam/jobs.yml that must have succeeded on a commit before it is pushed here"
+          problem={save.fieldError('requiredJobs')}
+        >
+          <Input
+            value={rule.requiredJobs}
+            onChange={({ target }) => set({ requiredJobs: target.value })}
+          />
         </Field>
         <Checkbox
           label="Allow force pushes"

@@ -1,0 +1,242 @@
+/**
+ * The keys of `.loam/jobs.yml`. The JSON Schema for editors is derived from the same schema, so its descriptions are for
+ * users.
+ */
+import { z } from 'zod';
+import { CPUS, GPU_COUNTS, GPUS, REGIONS } from '../base/hardware.ts';
+import { DEFAULT_TIMEZONE } from './cron.ts';
+
+export const JOBS_FILE = '.loam/jobs.yml';
+
+/** Leaves room for the numbers of the run and of the combination in the name of a job, which has at most 100 characters. */
+export const JOB_KEY = /^[A-Za-z0-9][A-Za-z0-9_-]{0,59}$/;
+const VARIABLE = /^[A-Za-z_][A-Za-z0-9_]*$/;
+
+const MAX_JOBS_IN_FILE = 100;
+const MAX_PATTERNS = 50;
+const MAX_SCHEDULES = 10;
+const MAX_MATRIX_KEYS = 10;
+const MAX_MATRIX_VALUES = 256;
+const MAX_NAMES = 100;
+
+const jobKey = z
+  .string()
+  .regex(JOB_KEY, 'must be 1 to 60 letters, digits, - and _, and begin with a letter or digit');
+const variable = z
+  .string()
+  .max(200)
+  .regex(VARIABLE, 'must be letters, digits and _, and not begin with a digit');
+const pattern = z.string().min(1).max(240);
+const patterns = z.array(pattern).min(1).max(MAX_PATTERNS);
+/** YAML reads `3` and `true` as a number and a boolean, which users mean as text here. */
+const scalar = z
+  .union([z.string().max(65_536), z.number(), z.boolean()], 'must be text, a number or a boolean')
+  .transform(String);
+
+const push = z
+  .strictObject({
+    branches: patterns
+      .optional()
+      .describe(
+        'Branches that start the job. `*` matches within a part of the name, `**` across parts. `!` excludes; the last match decides. Default: all.',
+      ),
+    paths: patterns
+      .optional()
+      .describe('The job starts only if one of these files has changed. Patterns as for branches.'),
+  })
+  .describe('Start the job when a branch is pushed.');
+
+const on = z
+  .strictObject({
+    push: z
+      .union([z.literal(true), push], 'must be true, or an object with branches and paths')
+      .optional()
+      .describe('Start the job when a branch is pushed: `true` for all branches.'),
+    tag: patterns.optional().describe('Start the job when a tag is pushed whose name matches.'),
+    schedule: z
+      .array(
+        z.strictObject({
+          cron: z.string().describe('Five fields: minute, hour, day of month, month, day of week.'),
+          timezone: z
+            .string()
+            .default(DEFAULT_TIMEZONE)
+            .describe('A name such as Europe/Berlin. Default: UTC.'),
+        }),
+      )
+      .min(1)
+      .max(MAX_SCHEDULES)
+      .optional()
+      .describe('Start the job at these times, from the file on the default branch.'),
+    manual: z
+      .boolean()
+      .optional()
+      .describe('Whether users can start the job in the dashboard or with `loam start`.'),
+  })
+  .describe('What starts the job. A job without `on` runs in each run that has all jobs it needs.');
+
+const hardware = {
+  image: z.string().optional().describe('The container image in which the command runs.'),
+  gpu: z.enum(GPUS).optional().describe('The GPU model. Default: none.'),
+  gpu_count: z
+    .literal([...GPU_COUNTS])
+    .optional()
+    .describe('The number of GPUs.'),
+  cpu: z
+    .literal([...CPUS])
+    .optional()
+    .describe('The number of vCPUs.'),
+  memory_gb: z.int().optional().describe('Memory in GB.'),
+  disk_gb: z.int().optional().describe('Disk in GB.'),
+  region: z.enum(REGIONS).optional().describe('The region.'),
+  timeout_minutes: z.int().optional().describe('Each attempt of the job is ended after this time.'),
+  retries: z.int().optional().describe('How often the job is retried after a failure.'),
+  env: z.record(variable, scalar).optional().describe('Environment variables.'),
+  labels: z
+    .record(z.string(), scalar)
+    .optional()
+    // biome-ignore lint/suspicious/noTemplateCurlyInString: the text of the file has it.
+    .describe('Labels of the job. `${branch}` stands for the branch or tag.'),
+};
+
+const defaults = z.strictObject(hardware).describe('Values for all jobs that do not set them.');
+
+const need = z
+  .union(
+    [
+      jobKey,
+      z.strictObject({
+        job: jobKey,
+        when: z
+          .enum(['succeeded', 'failed', 'finished'])
+          .describe('How the other job must have ended. Default: succeeded.'),
+      }),
+    ],
+    'must be the name of a job, or an object with job and when',
+  )
+  .transform((given) =>
+    typeof given === 'string' ? ({ job: given, when: 'succeeded' } as const) : given,
+  );
+
+const access = z.enum(['read', 'write']);
+
+const job = z
+  .strictObject({
+    on: on.optional(),
+    needs: z
+      .array(need)
+      .min(1)
+      .max(MAX_JOBS_IN_FILE)
+      .optional()
+      .describe('Jobs of this file that must have ended before this job starts.'),
+    command: z.string().describe('The shell command, run in a checkout of the commit.'),
+    ...hardware,
+    secrets: z
+      .array(variable)
+      .max(MAX_NAMES)
+      .optional()
+      .describe('Names of secrets of the repository or namespace, given as environment variables.'),
+    variables: z
+      .array(variable)
+      .max(MAX_NAMES)
+      .optional()
+      .describe('Names of variables of the repository or namespace.'),
+    output_path: z.string().optional().describe('Files under this path are kept as artifacts.'),
+    inputs: z
+      .array(
+        z.strictObject({
+          job: z
+            .string()
+            .min(1)
+            .max(100)
+            .describe('A job of this file that this job needs, or the name of an earlier job.'),
+          path: z
+            .string()
+            .max(1_024)
+            .optional()
+            .describe('The path in its artifacts. Default: all.'),
+          to: z.string().max(1_024).optional().describe('The folder to put the files into.'),
+        }),
+      )
+      .max(20)
+      .optional()
+      .describe('Artifacts of other jobs, put into the working directory before the start.'),
+    matrix: z
+      .record(
+        z
+          .string()
+          .max(60)
+          .regex(VARIABLE, 'must be letters, digits and _, and not begin with a digit'),
+        z.array(scalar).min(1).max(MAX_MATRIX_VALUES),
+      )
+      .refine((matrix) => Object.keys(matrix).length > 0, 'must have a key')
+      .refine(
+        (matrix) => Object.keys(matrix).length <= MAX_MATRIX_KEYS,
+        `must have at most ${MAX_MATRIX_KEYS} keys`,
+      )
+      .optional()
+      .describe(
+        'One job for each combination of the values. Each value is an environment variable: `seed: [1, 2]` sets SEED.',
+      ),
+    max_parallel: z
+      .int()
+      .min(1)
+      .max(MAX_MATRIX_VALUES)
+      .optional()
+      .describe('How many jobs of the matrix may run at once.'),
+    concurrency: z
+      .strictObject({
+        group: z
+          .string()
+          .min(1)
+          .max(200)
+          // biome-ignore lint/suspicious/noTemplateCurlyInString: the text of the file has it.
+          .describe('One job of a group runs at a time. `${branch}` stands for the branch or tag.'),
+        on_conflict: z
+          .enum(['queue', 'cancel_running', 'skip'])
+          .default('queue')
+          .describe('What happens when the group is taken. Default: queue.'),
+      })
+      .optional(),
+    max_cost: z
+      .union([z.string(), z.number()], 'must be an amount such as "5.00"')
+      .transform(String)
+      .optional()
+      .describe('The job is ended when it has cost this much, in US dollars.'),
+    idle_timeout_minutes: z
+      .int()
+      .min(1)
+      .optional()
+      .describe('The job is ended when its GPUs were idle for this time.'),
+    permissions: z
+      .strictObject({ repo: access.optional(), jobs: access.optional() })
+      .optional()
+      .describe('Gives the job a token of its own, LOAM_TOKEN. Default: none.'),
+    id_tokens: z
+      .array(z.strictObject({ variable, audience: z.string().min(1).max(255) }))
+      .max(10)
+      .optional()
+      .describe('OpenID identity tokens for the job.'),
+  })
+  .describe('A job.');
+
+export const fileSchema = z
+  .strictObject({
+    defaults: defaults.optional(),
+    jobs: z
+      .record(jobKey, job)
+      .refine((jobs) => Object.keys(jobs).length > 0, 'must have a job')
+      .refine(
+        (jobs) => Object.keys(jobs).length <= MAX_JOBS_IN_FILE,
+        `must have at most ${MAX_JOBS_IN_FILE} jobs`,
+      )
+      .describe('The jobs by name.'),
+  })
+  .describe('Jobs that start by themselves: `.loam/jobs.yml` of a repository on Loam.');
+
+export type FileJob = z.output<typeof job>;
+export type FileDefaults = z.output<typeof defaults>;
+
+/** The JSON Schema with which editors complete and check the file. */
+export function jobsJsonSchema(): object {
+  return { title: JOBS_FILE, ...z.toJSONSchema(fileSchema, { io: 'input' }) };
+}

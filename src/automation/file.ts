@@ -1,0 +1,369 @@
+/** Reads and checks `.loam/jobs.yml`. */
+import type { z } from 'zod';
+import { AppError } from '../base/errors.ts';
+import { type CreateInput, checkRequest } from '../jobs/jobs.ts';
+import { validatePattern } from '../repositories/repositories.ts';
+import { cronProblem } from './cron.ts';
+import { type FileDefaults, type FileJob, fileSchema, JOBS_FILE } from './file-schema.ts';
+import {
+  MAX_FILE_BYTES,
+  MAX_PROBLEMS,
+  type Path,
+  type Problem,
+  quote,
+  type ReadYaml,
+  readYaml,
+} from './yaml.ts';
+
+export type { Problem } from './yaml.ts';
+
+/** How pushed files are found and checked (`repositories/pushes/triggers.ts`). */
+export const jobsFile = {
+  path: JOBS_FILE,
+  maxBytes: MAX_FILE_BYTES,
+  check: (text: string) => readJobFile(text).problems,
+};
+
+/** Jobs by name, in the order of the file. */
+export type JobFile = { defaults: FileDefaults; jobs: ReadonlyMap<string, FileJob> };
+
+/** `file` is null if there are problems. */
+export type ReadFile = { file: JobFile | null; problems: Problem[] };
+
+const MAX_COMBINATIONS = 256;
+const MAX_RUN_JOBS = 1_000;
+const MAX_PATH_PATTERN = 240;
+const MAX_STARS = 8;
+
+export function readJobFile(text: string): ReadFile {
+  const yaml = readYaml(text);
+  if (yaml.problems.length > 0) return { file: null, problems: yaml.problems };
+  const parsed = fileSchema.safeParse(yaml.value ?? {});
+  if (!parsed.success) return { file: null, problems: describeIssues(yaml, parsed.error.issues) };
+  const file = {
+    defaults: parsed.data.defaults ?? {},
+    jobs: new Map(Object.entries(parsed.data.jobs)),
+  };
+  const checker = new FileChecker(yaml, file);
+  checker.check();
+  return checker.problems.length > 0
+    ? {
+        file: null,
+        problems: checker.problems.sort((a, b) => a.line - b.line || a.column - b.column),
+      }
+    : { file, problems: [] };
+}
+
+type Issue = z.core.$ZodIssue;
+
+function describeIssues(yaml: ReadYaml, issues: readonly Issue[]): Problem[] {
+  // Finding the place of a problem takes time, and there may be as many as keys.
+  return issues
+    .slice(0, MAX_PROBLEMS)
+    .flatMap((issue) => describeIssue(yaml, issue))
+    .slice(0, MAX_PROBLEMS)
+    .sort((a, b) => a.line - b.line || a.column - b.column);
+}
+
+function describeIssue(yaml: ReadYaml, issue: Issue): Problem[] {
+  const { path } = issue;
+  if (issue.code === 'unrecognized_keys')
+    return issue.keys.slice(0, MAX_PROBLEMS).map((key) => ({
+      ...yaml.locate([...path, key], true),
+      message: `Unknown key ${quote(key)}${path.length > 0 ? ` in ${describePath(path)}` : ''}`,
+    }));
+  if (issue.code === 'invalid_key')
+    return [
+      { ...yaml.locate(path, true), message: `${describePath(path)}: ${issue.issues[0]?.message}` },
+    ];
+  const isMissing = issue.code === 'invalid_type' && /received undefined$/.test(issue.message);
+  const message = isMissing ? 'is required' : issue.message.replace(/^Invalid input: /, '');
+  return [{ ...yaml.locate(path), message: `${describePath(path) || 'The file'}: ${message}` }];
+}
+
+function describePath(path: Path): string {
+  const parts = path.map((part) =>
+    typeof part === 'number' ? `[${part}]` : `.${shorten(String(part))}`,
+  );
+  return parts.join('').slice(1);
+}
+
+function shorten(text: string): string {
+  return text.length > 60 ? `${text.slice(0, 60)}…` : text;
+}
+
+/** The rules that a schema cannot express. */
+class FileChecker {
+  readonly problems: Problem[] = [];
+  readonly #yaml: ReadYaml;
+  readonly #file: JobFile;
+
+  constructor(yaml: ReadYaml, file: JobFile) {
+    this.#yaml = yaml;
+    this.#file = file;
+  }
+
+  check(): void {
+    for (const [name, job] of this.#file.jobs) {
+      this.#checkStart(name, job);
+      this.#checkNeeds(name, job);
+      this.#checkInputs(name, job);
+      this.#checkMatrix(name, job);
+      this.#checkRequest(name, job);
+    }
+    if (this.problems.length === 0) this.#checkCycles();
+    this.#checkCounts();
+  }
+
+  #report(path: Path, message: string): void {
+    if (this.problems.length < MAX_PROBLEMS)
+      this.problems.push({ ...this.#yaml.locate(path), message });
+  }
+
+  #checkStart(name: string, { on, needs }: FileJob): void {
+    const path = ['jobs', name];
+    if (!on && !needs)
+      this.#report(path, `${name}: give \`on\` or \`needs\`, or the job never runs`);
+    if (on && !on.push && !on.tag && !on.schedule && !on.manual)
+      this.#report([...path, 'on'], `${name}: \`on\` must have push, tag, schedule or manual`);
+    if (!on) return;
+    const push = on.push === true ? undefined : on.push;
+    this.#checkPatterns([...path, 'on', 'push', 'branches'], push?.branches, validatePattern);
+    this.#checkPatterns([...path, 'on', 'push', 'paths'], push?.paths, pathPatternProblem);
+    this.#checkPatterns([...path, 'on', 'tag'], on.tag, validatePattern);
+    for (const [i, schedule] of (on.schedule ?? []).entries()) {
+      const problem = cronProblem(schedule);
+      if (problem)
+        this.#report(
+          [...path, 'on', 'schedule', i, problem.field],
+          `${problem.field} ${problem.message}`,
+        );
+    }
+  }
+
+  #checkPatterns(
+    path: Path,
+    patterns: readonly string[] | undefined,
+    problemOf: (pattern: string) => string | null,
+  ): void {
+    for (const [i, pattern] of (patterns ?? []).entries()) {
+      const problem = problemOf(pattern.replace(/^!/, ''));
+      if (problem) this.#report([...path, i], `${quote(pattern)} ${problem}`);
+    }
+    if (patterns?.every((pattern) => pattern.startsWith('!')))
+      this.#report(path, 'must have a pattern without "!", such as "**"');
+  }
+
+  #checkNeeds(name: string, { needs = [] }: FileJob): void {
+    const seen = new Set<string>();
+    for (const [i, need] of needs.entries()) {
+      const path = ['jobs', name, 'needs', i];
+      if (need.job === name) this.#report(path, `${name} cannot need itself`);
+      else if (!this.#file.jobs.has(need.job))
+        this.#report(path, `${name} needs the unknown job ${quote(need.job)}`);
+      else if (seen.has(need.job)) this.#report(path, `${name} needs ${need.job} twice`);
+      seen.add(need.job);
+    }
+  }
+
+  #checkInputs(name: string, { inputs = [], needs = [] }: FileJob): void {
+    for (const [i, { job }] of inputs.entries()) {
+      const path = ['jobs', name, 'inputs', i, 'job'];
+      const other = this.#file.jobs.get(job);
+      if (!other) continue;
+      if (!needs.some((need) => need.job === job))
+        this.#report(path, `${name} must need ${job} to get its artifacts`);
+      if (other.matrix)
+        this.#report(path, `${job} has a matrix, so its artifacts are not of one job`);
+    }
+  }
+
+  #checkMatrix(name: string, { matrix, env, max_parallel: maxParallel }: FileJob): void {
+    const path = ['jobs', name, 'matrix'];
+    if (!matrix) {
+      if (maxParallel)
+        this.#report(['jobs', name, 'max_parallel'], 'can only be given with matrix');
+      return;
+    }
+    const names = new Set<string>();
+    for (const key of Object.keys(matrix)) {
+      const variable = key.toUpperCase();
+      if (names.has(variable)) this.#report([...path, key], `${variable} is given twice`);
+      if (env && variable in env) this.#report([...path, key], `${variable} is also in env`);
+      names.add(variable);
+    }
+    if (countCombinations(matrix) > MAX_COMBINATIONS)
+      this.#report(path, `must have at most ${MAX_COMBINATIONS} combinations`);
+  }
+
+  /** The rules of every job, with the same messages. */
+  #checkRequest(name: string, job: FileJob): void {
+    const { defaults } = this.#file;
+    try {
+      const combination = Object.fromEntries(
+        Object.entries(job.matrix ?? {}).map(([key, [value = '']]) => [key, value]),
+      );
+      const settings = toRequest({ job, defaults, branch: 'main', combination });
+      checkRequest({ ...settings, namespace: 'n', name: 'n', repo: 'n/n' });
+    } catch (error) {
+      if (!(error instanceof AppError)) throw error;
+      const field = toSnakeCase(error.field ?? '');
+      const place =
+        field in job
+          ? ['jobs', name, field]
+          : field in defaults
+            ? ['defaults', field]
+            : ['jobs', name];
+      const message = error.field ? error.message.slice(error.field.length + 2) : error.message;
+      this.#report(place, `${name}: ${field ? `${field} ` : ''}${message}`);
+    }
+  }
+
+  #checkCycles(): void {
+    const { jobs } = this.#file;
+    const state = new Map<string, 'open' | 'done'>();
+    // Depth first; at most 100 jobs, so recursion is bounded.
+    const follow = (name: string, trail: readonly string[]): boolean => {
+      if (state.get(name) === 'done') return false;
+      if (state.get(name) === 'open') {
+        const cycle = [...trail.slice(trail.indexOf(name)), name];
+        this.#report(['jobs', name, 'needs'], `The jobs need each other: ${cycle.join(' → ')}`);
+        return true;
+      }
+      state.set(name, 'open');
+      const isCyclic = (jobs.get(name)?.needs ?? []).some(({ job }) =>
+        follow(job, [...trail, name]),
+      );
+      state.set(name, 'done');
+      return isCyclic;
+    };
+    for (const name of jobs.keys()) if (follow(name, [])) return;
+  }
+
+  #checkCounts(): void {
+    const sizes = new Map(
+      [...this.#file.jobs].map(([name, { matrix }]) => [
+        name,
+        matrix ? countCombinations(matrix) : 1,
+      ]),
+    );
+    const total = [...sizes.values()].reduce((sum, size) => sum + size, 0);
+    if (total > MAX_RUN_JOBS)
+      this.#report(
+        ['jobs'],
+        `The file has ${total} jobs with their combinations; at most ${MAX_RUN_JOBS} are allowed`,
+      );
+    for (const [name, { needs = [] }] of this.#file.jobs) {
+      const own = sizes.get(name) ?? 1;
+      const needed = needs.reduce((sum, { job }) => sum + (sizes.get(job) ?? 1), 0);
+      if (own * needed > MAX_NEEDS)
+        this.#report(
+          ['jobs', name, 'needs'],
+          `${name}: at most ${MAX_NEEDS} pairs of combinations may need each other`,
+        );
+    }
+  }
+}
+
+/** Between the combinations of one job and those that it needs. */
+const MAX_NEEDS = 10_000;
+
+function countCombinations(matrix: NonNullable<FileJob['matrix']>): number {
+  return Object.values(matrix).reduce((product, values) => product * values.length, 1);
+}
+
+function pathPatternProblem(pattern: string): string | null {
+  if (pattern === '' || pattern.length > MAX_PATH_PATTERN)
+    return `must have 1 to ${MAX_PATH_PATTERN} characters`;
+  if (pattern.startsWith('/'))
+    return 'must not begin with "/"; paths begin at the root of the repository';
+  if ((pattern.match(/\*+/g) ?? []).length > MAX_STARS)
+    return `must have at most ${MAX_STARS} wildcards`;
+  return /\*{3}/.test(pattern) ? 'must not contain ***' : null;
+}
+
+type RequestSource = {
+  job: FileJob;
+  defaults: FileDefaults;
+  /** The name of the branch or tag. */
+  branch: string;
+  /** The values of the matrix for this job. */
+  combination: Readonly<Record<string, string>>;
+};
+
+/** The settings of a job, apart from its name and its commit. */
+export type JobSettings = Omit<CreateInput, 'namespace' | 'name' | 'repo' | 'branch' | 'snapshot'>;
+
+export function toRequest({ job, defaults, branch, combination }: RequestSource): JobSettings {
+  const env = {
+    ...defaults.env,
+    ...job.env,
+    ...Object.fromEntries(
+      Object.entries(combination).map(([key, value]) => [key.toUpperCase(), value]),
+    ),
+  };
+  const labels = { ...defaults.labels, ...job.labels };
+  const either = { ...defaults, ...withoutUndefined(job) };
+  return {
+    command: job.command,
+    image: either.image,
+    gpu: either.gpu ?? 'none',
+    gpuCount: either.gpu_count,
+    cpu: either.cpu,
+    memoryGb: either.memory_gb,
+    diskGb: either.disk_gb,
+    region: either.region,
+    timeoutMinutes: either.timeout_minutes,
+    retries: either.retries,
+    env: Object.entries(env).map(([name, value]) => ({ name, value })),
+    labels: Object.entries(labels).map(([key, value]) => ({
+      key,
+      value: value.includes(BRANCH) ? toLabelValue(expandBranch(value, branch)) : value,
+    })),
+    outputPath: job.output_path,
+    secretNames: job.secrets,
+    variableNames: job.variables,
+    permissions: job.permissions,
+    idTokens: job.id_tokens,
+    maxCost: job.max_cost,
+    idleTimeoutMinutes: job.idle_timeout_minutes,
+    concurrency: job.concurrency && {
+      group: expandBranch(job.concurrency.group, branch),
+      onConflict: job.concurrency.on_conflict,
+    },
+  };
+}
+
+// biome-ignore lint/suspicious/noTemplateCurlyInString: the text of the file has it.
+const BRANCH = '${branch}';
+
+/** Inserts the name of the branch as plain text. It is never put into a command. */
+function expandBranch(text: string, branch: string): string {
+  return text.replaceAll(BRANCH, () => branch);
+}
+
+/** Names of branches have characters that values of labels must not have. */
+function toLabelValue(text: string): string {
+  return text
+    .replaceAll(/[^A-Za-z0-9_.-]/g, '-')
+    .slice(0, 63)
+    .replaceAll(/^[^A-Za-z0-9]+|[^A-Za-z0-9]+$/g, '');
+}
+
+function withoutUndefined<T extends object>(values: T): Partial<T> {
+  return Object.fromEntries(
+    Object.entries(values).filter(([, value]) => value !== undefined),
+  ) as Partial<T>;
+}
+
+/** Names in the file that differ from those of the API. */
+const FILE_NAMES: Readonly<Record<string, string>> = {
+  secretNames: 'secrets',
+  variableNames: 'variables',
+};
+
+function toSnakeCase(field: string): string {
+  const known = FILE_NAMES[field];
+  if (known) return known;
+  return field.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+}

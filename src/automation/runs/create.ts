@@ -1,0 +1,256 @@
+/** Creates a run with its jobs, in one transaction. */
+import type pg from 'pg';
+import type { Prisma } from '../../../prisma/generated/client.ts';
+import type { Plan, RunStatus, RunTriggerKind } from '../../../prisma/generated/enums.ts';
+import type { Config } from '../../base/config/config.ts';
+import { AppError, notFound } from '../../base/errors.ts';
+import { newId } from '../../base/ids.ts';
+import type { Urls } from '../../base/urls.ts';
+import { REF_PREFIX } from '../../git/objects/refs.ts';
+import { type Actor, recordAudit } from '../../identity/audit.ts';
+import { type Account, can } from '../../identity/permissions.ts';
+import { checkRequest, type SecretBox } from '../../jobs/jobs.ts';
+import { insertRunJobs } from '../../jobs/run-jobs.ts';
+import type { Db } from '../../platform/database/client.ts';
+import { inTransaction, violatesUnique } from '../../platform/database/client.ts';
+import { notifyReaders } from '../../platform/events/outbox.ts';
+import { lockRepository, reportRunStatuses } from '../../repositories/repositories.ts';
+import { readJobFile } from '../file.ts';
+import { type PlannedJob, planJobs } from '../plan.ts';
+import type { Problem } from '../yaml.ts';
+import type { RunCommit } from './commit.ts';
+import { chooseNames } from './job-names.ts';
+
+export type CreateDeps = {
+  db: Db;
+  pool: pg.Pool;
+  config: Config;
+  secretBox: SecretBox;
+  urls: Urls;
+};
+
+export type RunRepository = {
+  id: string;
+  name: string;
+  defaultBranch: string;
+  namespace: { id: string; name: string; plan: Plan };
+};
+
+export const repositoryColumns = {
+  id: true,
+  name: true,
+  defaultBranch: true,
+  namespace: { select: { id: true, name: true, plan: true } },
+} as const satisfies Prisma.RepositorySelect;
+
+export type NewRun = {
+  trigger: RunTriggerKind;
+  /** The full name of the branch or tag. */
+  ref: string;
+  commit: Pick<RunCommit, 'sha' | 'title'>;
+  /** The text of the file; null if nothing is to start. */
+  text: string | null;
+  /** The text is not that of the commit, so it is kept with the run. */
+  keepsText?: boolean;
+  /** Selects jobs of a valid file; none: there is no run. */
+  select: (
+    file: NonNullable<ReturnType<typeof readJobFile>['file']>,
+  ) => Promise<string[]> | string[];
+  /** Who started it. */
+  actor: Actor;
+  /** In whose name its jobs are created; null: the run waits for approval. */
+  creator: Account | null;
+  rerunOfId?: string;
+  /** Jobs of an earlier run that have ended already: name in the file → name of the job. */
+  earlier?: ReadonlyMap<string, string>;
+};
+
+/** A job of the file, with the jobs that it needs. */
+export type RunPlan = { name: string; needs: { job: string; when: string }[] }[];
+
+/** The most times that names of jobs are chosen, because another transaction may take one of them. */
+const NAME_TRIES = 5;
+
+/**
+ * @param claim runs first in the transaction; if it returns false, nothing is created
+ * @returns the id of the run; null if no job was selected
+ * @throws AppError for a creator who lost the permission while the run was created; other errors of the database
+ */
+export async function createRun(
+  services: CreateDeps,
+  repository: RunRepository,
+  run: NewRun,
+  claim: (tx: Prisma.TransactionClient) => Promise<boolean> = async () => true,
+): Promise<string | null> {
+  const { file, problems } =
+    run.text === null ? { file: null, problems: [] } : readJobFile(run.text);
+  const names = file ? await run.select(file) : [];
+  if (run.text === null || (file && names.length === 0)) {
+    await inTransaction(services.db, claim);
+    return null;
+  }
+  const planned = file ? planJobs(file, names, shortRefName(run.ref)) : [];
+  const plan: RunPlan = file
+    ? names.map((name) => ({ name, needs: [...(file.jobs.get(name)?.needs ?? [])] }))
+    : [];
+  const isAllowed = run.creator !== null && can(run.creator, 'job.create', targetOf(repository));
+  const status: RunStatus = !file ? 'invalid' : isAllowed ? 'queued' : 'waiting_for_approval';
+  for (let tries = 1; ; tries++) {
+    try {
+      return await inTransaction(services.db, async (tx) => {
+        if (!(await claim(tx))) return null;
+        const id = await insertRun(tx, repository, { ...run, status, plan, problems });
+        if (status === 'queued' && run.creator)
+          await startJobs(services, tx, { id, repository, run, planned, creator: run.creator });
+        await notifyReaders(tx, `runs:${repository.id}`);
+        return id;
+      });
+    } catch (error) {
+      if (violatesUnique(error, 'name') && tries < NAME_TRIES) continue;
+      // The jobs were refused: by a quota, a secret that the branch may not use, or a setting.
+      if (!(error instanceof AppError) || error.status >= 500) throw error;
+      const refused = [{ line: 1, column: 1, message: error.message }];
+      return inTransaction(services.db, async (tx) => {
+        if (!(await claim(tx))) return null;
+        const failed = { ...run, status: 'failed', plan, problems: refused } as const;
+        const id = await insertRun(tx, repository, failed);
+        await notifyReaders(tx, `runs:${repository.id}`);
+        return id;
+      });
+    }
+  }
+}
+
+function targetOf({ id, namespace }: RunRepository) {
+  return { namespaceId: namespace.id, repositoryId: id };
+}
+
+/** The name of the branch or tag, without its prefix. */
+export function shortRefName(ref: string): string {
+  return ref.replace(/^refs\/(?:heads|tags)\//, '');
+}
+
+type RunRow = NewRun & { status: RunStatus; plan: RunPlan; problems: readonly Problem[] };
+
+async function insertRun(
+  tx: Prisma.TransactionClient,
+  repository: RunRepository,
+  { trigger, status, ref, commit, plan, problems, text, keepsText, actor, rerunOfId }: RunRow,
+): Promise<string> {
+  // Numbers are given under the lock, so they have no gaps and no doubles.
+  if (!(await lockRepository(tx, repository.id))) throw notFound('Repository');
+  const { _max } = await tx.run.aggregate({
+    where: { repositoryId: repository.id },
+    _max: { number: true },
+  });
+  const id = newId('run');
+  const number = (_max.number ?? 0) + 1;
+  const isOver = status === 'invalid' || status === 'failed';
+  await tx.run.create({
+    data: {
+      id,
+      repositoryId: repository.id,
+      number,
+      trigger,
+      status,
+      ref,
+      sha: commit.sha,
+      title: commit.title,
+      jobNames: plan.map(({ name }) => name),
+      plan,
+      problems: [...problems],
+      file: keepsText ? text : null,
+      createdById: actor.userId,
+      actor: actor.username,
+      rerunOfId: rerunOfId ?? null,
+      completedAt: isOver ? new Date() : null,
+    },
+  });
+  await recordAudit(tx, actor, {
+    action: 'run.create',
+    namespaceIds: [repository.namespace.id],
+    subject: id,
+    name: `${repository.name}#${number}`,
+    details: { trigger, ref, sha: commit.sha, status },
+  });
+  return id;
+}
+
+type JobsToStart = {
+  id: string;
+  repository: RunRepository;
+  run: Pick<NewRun, 'ref' | 'commit' | 'earlier' | 'keepsText'>;
+  planned: readonly PlannedJob[];
+  creator: Account;
+};
+
+/** Inserts the jobs of a run that has none yet. @throws AppError; a violation of the unique name, after which to retry */
+export async function startJobs(
+  services: CreateDeps,
+  tx: Prisma.TransactionClient,
+  { id, repository, run, planned, creator }: JobsToStart,
+): Promise<void> {
+  const { number } = await tx.run.findUniqueOrThrow({ where: { id }, select: { number: true } });
+  const names = await chooseNames(tx, repository, number, planned);
+  const namesOf = new Map(planned.map(({ key }, i) => [key, names[i] ?? '']));
+  const { namespace } = repository;
+  const name = shortRefName(run.ref);
+  const isTag = run.ref.startsWith(REF_PREFIX.tag);
+  const source = {
+    repositoryId: repository.id,
+    repo: `${namespace.name}/${repository.name}`,
+    branch: isTag ? null : name,
+    tag: isTag ? name : null,
+    commitSha: run.commit.sha,
+    snapshotId: null,
+  };
+  await insertRunJobs(services, tx, creator, {
+    runId: id,
+    namespace,
+    source,
+    isFromRef: !run.keepsText,
+    jobs: planned.map((job, i) => ({
+      key: job.key,
+      request: checkRequest({
+        ...job.settings,
+        namespace: namespace.name,
+        name: names[i] ?? '',
+        repo: source.repo,
+        inputs: job.inputs.map((input) => ({
+          ...input,
+          job: namesOf.get(input.job) ?? run.earlier?.get(input.job) ?? input.job,
+        })),
+      }),
+      needs: job.needs,
+      maxParallel: job.maxParallel,
+    })),
+  });
+  // A file of a schedule says nothing about the commit.
+  if (run.keepsText) return;
+  const page = `${services.urls.base}/${namespace.name}`;
+  await reportRunStatuses(
+    tx,
+    { repositoryId: repository.id, sha: run.commit.sha, runId: id, creator: creator.username },
+    [...namesOf].map(([context]) => ({
+      context,
+      state: 'pending' as const,
+      description: 'Waiting',
+      targetUrl: pageOfJob(page, repository.name, number, planned, names, context),
+    })),
+  );
+}
+
+/** The page of the job, or of the run if the job has several combinations. */
+function pageOfJob(
+  page: string,
+  repository: string,
+  number: number,
+  planned: readonly PlannedJob[],
+  names: readonly string[],
+  key: string,
+): string {
+  const at = planned.findIndex((job) => job.key === key);
+  return planned[at]?.number === null
+    ? `${page}/-/jobs/${names[at]}`
+    : `${page}/${repository}/runs/${number}`;
+}

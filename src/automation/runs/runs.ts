@@ -1,0 +1,273 @@
+/** Reads runs, and starts, approves, cancels and repeats them for users. */
+import type { Prisma } from '../../../prisma/generated/client.ts';
+import { AppError, invalid, notFound } from '../../base/errors.ts';
+import { isId } from '../../base/ids.ts';
+import { isRefName } from '../../git/names.ts';
+import { recordAudit } from '../../identity/audit.ts';
+import { demand, demandAccount, type Viewer } from '../../identity/permissions.ts';
+import { cancelJobsOfRun } from '../../jobs/run-jobs.ts';
+import type { Db } from '../../platform/database/client.ts';
+import { inTransaction, violatesUnique } from '../../platform/database/client.ts';
+import { NEWEST_FIRST, readCursorPage } from '../../platform/database/keyset.ts';
+import type { CursorPage, CursorPageRequest } from '../../platform/database/paging.ts';
+import { notifyReaders } from '../../platform/events/outbox.ts';
+import {
+  type AccessRow,
+  accessTarget,
+  demandRepository,
+  type RepositoryId,
+  type RepositoryReadDeps,
+} from '../../repositories/repositories.ts';
+import { readJobFile } from '../file.ts';
+import { planJobs, selectJobs } from '../plan.ts';
+import { readRunCommit } from './commit.ts';
+import {
+  type CreateDeps,
+  createRun,
+  type RunPlan,
+  repositoryColumns,
+  shortRefName,
+  startJobs,
+} from './create.ts';
+import { updateRuns } from './update.ts';
+
+type Deps = CreateDeps & RepositoryReadDeps;
+type Select = Prisma.RunSelect;
+type Row<S extends Select> = Prisma.RunGetPayload<{ select: S }>;
+
+/** Lists the runs of a repository, newest first. @throws AppError 400, 401, 403 */
+export async function sliceRuns(
+  { db }: { db: Db },
+  viewer: Viewer,
+  repository: AccessRow,
+  { ref, ...range }: CursorPageRequest & { ref?: string | null },
+  select: Select,
+): Promise<CursorPage<Row<Select>>> {
+  demand(viewer, 'repository.read', accessTarget(repository));
+  const where = { repositoryId: repository.id, ...(ref != null && { ref }) };
+  return readCursorPage(db.run, NEWEST_FIRST, range, { where, select });
+}
+
+/** Finds a run of a repository that the viewer was allowed to read. */
+export async function findRun<S extends Select>(
+  { db }: { db: Db },
+  repositoryId: string,
+  number: number,
+  select: S,
+): Promise<Row<S> | null> {
+  const where = { repositoryId_number: { repositoryId, number } };
+  const row = await db.run.findUnique({ where, select });
+  return row as unknown as Row<S> | null;
+}
+
+type StartInput = RepositoryId & {
+  /** A branch or a tag; unset: the default branch. */
+  ref?: string | null;
+  /** A job that users may start; unset: all of them. */
+  job?: string | null;
+};
+
+/**
+ * Starts a run by hand, from the file at the tip of a branch or tag.
+ * @throws AppError 400 for an invalid file or job, 401, 403 (permission or quota), 404 for the repository or the ref
+ */
+export async function startRun<S extends Select>(
+  services: Deps,
+  viewer: Viewer,
+  { ref, job = null, ...key }: StartInput,
+  select: S,
+): Promise<Row<S>> {
+  const account = demandAccount(viewer);
+  const row = await demandRepository(services.db, viewer, key, 'job.create', {});
+  const repository = await readRepository(services.db, row.id);
+  const { name, commit } = await resolveRef(services, repository.id, ref ?? row.defaultBranch);
+  const { text } = commit;
+  if (text === null)
+    throw new AppError('conflict', `ref: ${name} has no file .loam/jobs.yml`, { field: 'ref' });
+  const [problem] = readJobFile(text).problems;
+  if (problem)
+    throw new AppError('conflict', `ref: .loam/jobs.yml:${problem.line}: ${problem.message}`, {
+      field: 'ref',
+    });
+  const id = await createRun(services, repository, {
+    ...{ trigger: 'manual', ref: name, commit, text, actor: account, creator: account },
+    select: (file) => selectJobs(file, { kind: 'manual', job }),
+  });
+  if (id === null)
+    throw job === null
+      ? new AppError('conflict', 'The file has no job with `manual: true`')
+      : invalid('job', 'must be a job of the file with `manual: true`');
+  return readRun(services.db, id, select);
+}
+
+async function resolveRef(services: Deps, id: string, ref: string) {
+  if (isRefName(ref))
+    for (const name of [ref, `refs/heads/${ref}`, `refs/tags/${ref}`]) {
+      if (!/^refs\/(?:heads|tags)\//.test(name)) continue;
+      const commit = await readRunCommit(services, id, name);
+      if (commit) return { name, commit };
+    }
+  throw notFound('Ref');
+}
+
+/**
+ * Creates the jobs of a run that waits for approval, in the name of the viewer.
+ * @throws AppError 401, 403 (permission or quota), 404, 409 if the run does not wait
+ */
+export async function approveRun<S extends Select>(
+  services: Deps,
+  viewer: Viewer,
+  { id }: { id: string },
+  select: S,
+): Promise<Row<S>> {
+  const account = demandAccount(viewer);
+  const { run, repository } = await findRunForAction(services.db, viewer, id, 'job.create');
+  const commit = await readRunCommit(services, repository.id, run.sha);
+  const { file } = readJobFile(run.file ?? commit?.text ?? '');
+  if (!file) throw new AppError('conflict', 'The commit of the run is no longer in the repository');
+  const planned = planJobs(file, run.jobNames, shortRefName(run.ref));
+  await retryNames(() =>
+    inTransaction(services.db, async (tx) => {
+      const { count } = await tx.run.updateMany({
+        where: { id, status: 'waiting_for_approval' },
+        data: { status: 'queued', approvedBy: account.username },
+      });
+      if (count === 0) throw new AppError('conflict', 'The run does not wait for approval');
+      await startJobs(services, tx, {
+        id,
+        repository,
+        run: { ref: run.ref, commit: run, keepsText: run.file !== null },
+        planned,
+        creator: account,
+      });
+      await recordRunAudit(tx, viewer, 'run.approve', run, repository);
+      await notifyReaders(tx, `runs:${repository.id}`);
+    }),
+  );
+  return readRun(services.db, id, select);
+}
+
+/**
+ * Cancels the jobs of a run that have not ended, or a run that waits for approval.
+ * @throws AppError 401, 403, 404, 409 if the run is over
+ */
+export async function cancelRun<S extends Select>(
+  services: Deps,
+  viewer: Viewer,
+  { id }: { id: string },
+  select: S,
+): Promise<Row<S>> {
+  demandAccount(viewer);
+  const { run, repository } = await findRunForAction(services.db, viewer, id, 'job.cancel');
+  await inTransaction(services.db, async (tx) => {
+    const { count } = await tx.run.updateMany({
+      where: { id, status: 'waiting_for_approval' },
+      data: { status: 'cancelled', completedAt: new Date() },
+    });
+    const cancelled = count > 0 ? [] : await cancelJobsOfRun(tx, id);
+    if (count === 0 && cancelled.length === 0)
+      throw new AppError('conflict', 'The run has no jobs that could be cancelled');
+    await updateRuns(tx, cancelled);
+    await recordRunAudit(tx, viewer, 'run.cancel', run, repository);
+    await notifyReaders(tx, `runs:${repository.id}`);
+  });
+  return readRun(services.db, id, select);
+}
+
+/**
+ * Creates a run with the jobs of another one, for the same commit; with `failedOnly`, only with those that did not succeed. Jobs
+ * that succeeded before count as met needs.
+ * @throws AppError 401, 403 (permission or quota), 404, 409 while the run is not over, or if nothing is left to run
+ */
+export async function rerunRun<S extends Select>(
+  services: Deps,
+  viewer: Viewer,
+  { id, failedOnly }: { id: string; failedOnly: boolean },
+  select: S,
+): Promise<Row<S>> {
+  const account = demandAccount(viewer);
+  const { run, repository } = await findRunForAction(services.db, viewer, id, 'job.create');
+  if (!run.completedAt) throw new AppError('conflict', 'The run is not over: cancel it first');
+  const commit = await readRunCommit(services, repository.id, run.sha);
+  const text = run.file ?? commit?.text;
+  if (text == null)
+    throw new AppError('conflict', 'The commit of the run is no longer in the repository');
+  const jobs = await services.db.job.findMany({
+    where: { runId: id },
+    select: { name: true, runJob: true, status: true },
+    orderBy: { id: 'asc' },
+  });
+  const succeeded = new Set(
+    run.jobNames.filter((key) => {
+      const own = jobs.filter(({ runJob }) => runJob === key);
+      return own.length > 0 && own.every(({ status }) => status === 'succeeded');
+    }),
+  );
+  const names = failedOnly ? run.jobNames.filter((key) => !succeeded.has(key)) : run.jobNames;
+  const newId = await createRun(services, repository, {
+    ...{ trigger: run.trigger, ref: run.ref, commit: run, text, keepsText: run.file !== null },
+    ...{ actor: account, creator: account, rerunOfId: id },
+    select: () => names,
+    earlier: new Map(jobs.flatMap(({ name, runJob }) => (runJob ? [[runJob, name]] : []))),
+  });
+  if (newId === null) throw new AppError('conflict', 'All jobs of the run succeeded');
+  return readRun(services.db, newId, select);
+}
+
+async function findRunForAction(
+  db: Db,
+  viewer: Viewer,
+  id: string,
+  action: 'job.create' | 'job.cancel',
+) {
+  demandAccount(viewer);
+  const run = isId('run', id) ? await db.run.findUnique({ where: { id } }) : null;
+  if (!run) throw notFound('Run');
+  await demandRepository(db, viewer, { id: run.repositoryId }, action, {});
+  return { run, repository: await readRepository(db, run.repositoryId) };
+}
+
+async function readRepository(db: Db, id: string) {
+  const row = await db.repository.findUnique({ where: { id }, select: repositoryColumns });
+  if (!row) throw notFound('Repository');
+  return row;
+}
+
+async function readRun<S extends Select>(db: Db, id: string, select: S): Promise<Row<S>> {
+  const row = await db.run.findUnique({ where: { id }, select });
+  if (!row) throw notFound('Run');
+  return row as unknown as Row<S>;
+}
+
+async function recordRunAudit(
+  tx: Prisma.TransactionClient,
+  viewer: Viewer,
+  action: 'run.approve' | 'run.cancel',
+  run: { id: string; number: number },
+  { name, namespace }: { name: string; namespace: { id: string } },
+): Promise<void> {
+  await recordAudit(tx, demandAccount(viewer), {
+    action,
+    namespaceIds: [namespace.id],
+    subject: run.id,
+    name: `${name}#${run.number}`,
+  });
+}
+
+const NAME_TRIES = 5;
+
+/** Runs a transaction again if another one has taken the name of a job. */
+async function retryNames<T>(work: () => Promise<T>): Promise<T> {
+  for (let tries = 1; ; tries++) {
+    try {
+      return await work();
+    } catch (error) {
+      if (!violatesUnique(error, 'name') || tries === NAME_TRIES) throw error;
+    }
+  }
+}
+
+/** The jobs of the file that a run has, with what they need. */
+export function planOf({ plan }: { plan: Prisma.JsonValue }): RunPlan {
+  return plan as unknown as RunPlan;
+}

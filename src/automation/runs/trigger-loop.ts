@@ -1,0 +1,210 @@
+/**
+ * Makes runs of pushed refs. The row of `run_triggers` was written with the record of the push. Each server claims due rows for
+ * a while; the transaction that creates the run deletes the row, so each row is used exactly once, whatever happens to
+ * servers. A claim that was not used is retried when it expires, with growing delays, and holds up no other row.
+ */
+import { setTimeout as delay } from 'node:timers/promises';
+import type pg from 'pg';
+import type { Prisma } from '../../../prisma/generated/client.ts';
+import type { Logger } from '../../base/log.ts';
+import { REF_PREFIX } from '../../git/objects/refs.ts';
+import { ZERO_ID } from '../../git/transport/hooks.ts';
+import type { Actor } from '../../identity/audit.ts';
+import {
+  demandValidAccount,
+  readAccounts,
+  readScheduleOwner,
+} from '../../identity/authenticate.ts';
+import type { Account } from '../../identity/permissions.ts';
+import { retryWhileUnavailable } from '../../platform/database/outage.ts';
+import { runStatement } from '../../platform/database/statement.ts';
+import type { Bus } from '../../platform/events/bus.ts';
+import type { RepositoryReadDeps } from '../../repositories/repositories.ts';
+import { type JobFile, readJobFile } from '../file.ts';
+import { hasPathFilters, selectJobs } from '../plan.ts';
+import { refreshSchedules } from '../schedules/schedules.ts';
+import { readChangedPaths, readRunCommit } from './commit.ts';
+import {
+  type CreateDeps,
+  createRun,
+  type RunRepository,
+  repositoryColumns,
+  shortRefName,
+} from './create.ts';
+
+export type TriggerDeps = CreateDeps & RepositoryReadDeps & { bus: Bus; log: Logger };
+
+type TriggerRow = {
+  id: string;
+  repositoryId: string;
+  ref: string;
+  before: string;
+  after: string;
+  startsRun: boolean;
+  mayCreateJobs: boolean;
+  actor: Actor;
+  /** Set for the time of a schedule. */
+  scheduleId: string | null;
+  attempts: number;
+  isExpired: boolean;
+};
+
+const CLAIMED_AT_ONCE = 10;
+const IDLE_MS = 5_000;
+
+/**
+ * The claim lasts longer with each attempt: 15 s, 30 s, up to 16 minutes. A row that could not be used for a day, because
+ * its repository cannot be read, is given up.
+ */
+const CLAIM = `
+  update run_triggers set attempts = attempts + 1, due_at = now() + interval '15 seconds' * 2 ^ least(attempts, 6)
+  where id in (
+    select id from run_triggers where due_at <= now() order by due_at, id limit ${CLAIMED_AT_ONCE}
+    for update skip locked)
+  returning id, repository_id as "repositoryId", ref, before, after, starts_run as "startsRun",
+    may_create_jobs as "mayCreateJobs", actor, schedule_id as "scheduleId", attempts, created_at < now() - interval '1 day' as "isExpired"`;
+
+/** Runs until disposed. */
+export function startTriggerLoop(services: TriggerDeps): AsyncDisposable {
+  const { pool, bus, log } = services;
+  const stopping = new AbortController();
+  const { signal } = stopping;
+  const working = (async () => {
+    for await (const _ of bus.wakes(['runs', 'database'], signal, IDLE_MS)) {
+      try {
+        for (let isFull = true; isFull && !signal.aborted; ) {
+          const rows = await retryWhileUnavailable(() => claim(pool), signal);
+          await Promise.all(rows.map((row) => use(services, row)));
+          isFull = rows.length === CLAIMED_AT_ONCE;
+        }
+      } catch (error) {
+        if (signal.aborted) break;
+        log.error({ err: error }, 'reading the triggers of runs failed; retrying');
+        await delay(1_000, undefined, { signal }).catch(() => {});
+      }
+    }
+  })();
+  return {
+    async [Symbol.asyncDispose]() {
+      stopping.abort();
+      await working;
+    },
+  };
+}
+
+async function claim(pool: pg.Pool): Promise<TriggerRow[]> {
+  const rows = await runStatement<TriggerRow>(pool, CLAIM, []);
+  return rows.sort((a, b) => (a.id < b.id ? -1 : 1));
+}
+
+/** Age in seconds of the oldest trigger that was not used yet; 0 if there is none. */
+export async function measureTriggerLag({ pool }: { pool: pg.Pool }): Promise<number> {
+  const [row] = await runStatement<{ seconds: number }>(
+    pool,
+    'select coalesce(extract(epoch from now() - min(created_at)), 0)::float8 as seconds from run_triggers',
+    [],
+  );
+  return row?.seconds ?? 0;
+}
+
+async function use(services: TriggerDeps, row: TriggerRow): Promise<void> {
+  const { log, db } = services;
+  try {
+    if (row.isExpired) {
+      log.error({ trigger: row.id, repository: row.repositoryId }, 'gave up a trigger of a run');
+      await db.runTrigger.deleteMany({ where: { id: row.id } });
+      return;
+    }
+    const repository = await db.repository.findUnique({
+      where: { id: row.repositoryId },
+      select: repositoryColumns,
+    });
+    if (!repository) return;
+    const start = row.scheduleId === null ? startForPush : startForSchedule;
+    await start(services, repository, row);
+  } catch (error) {
+    log.warn(
+      { err: error, trigger: row.id, repository: row.repositoryId, attempts: row.attempts },
+      'could not create a run; retrying',
+    );
+  }
+}
+
+async function startForPush(
+  services: TriggerDeps,
+  repository: RunRepository,
+  row: TriggerRow,
+): Promise<void> {
+  const commit = await readRunCommit(services, repository.id, row.after);
+  const creator = row.mayCreateJobs ? await readAccount(services.pool, row.actor) : null;
+  const claim = async (tx: Prisma.TransactionClient) => {
+    if (!(await take(tx, row))) return false;
+    if (row.ref === REF_PREFIX.branch + repository.defaultBranch) {
+      const { file } = commit?.text == null ? { file: null } : readJobFile(commit.text);
+      await refreshSchedules(tx, repository, { file, creator });
+    }
+    return true;
+  };
+  const isTag = row.ref.startsWith(REF_PREFIX.tag);
+  const name = shortRefName(row.ref);
+  const run = {
+    trigger: isTag ? ('tag' as const) : ('push' as const),
+    ref: row.ref,
+    commit: { sha: commit?.sha ?? row.after, title: commit?.title ?? '' },
+    text: row.startsRun ? (commit?.text ?? null) : null,
+    select: async (file: JobFile) => {
+      if (isTag) return selectJobs(file, { kind: 'tag', tag: name });
+      const base = name === repository.defaultBranch ? null : repository.defaultBranch;
+      const before = row.before === ZERO_ID ? null : row.before;
+      const change = { before, after: commit?.sha ?? row.after, base };
+      const paths = hasPathFilters(file)
+        ? await readChangedPaths(services, repository.id, change)
+        : null;
+      return selectJobs(file, { kind: 'push', branch: name, paths });
+    },
+    actor: row.actor,
+    creator,
+  };
+  await createRun(services, repository, run, claim);
+}
+
+async function startForSchedule(
+  services: TriggerDeps,
+  repository: RunRepository,
+  row: TriggerRow,
+): Promise<void> {
+  const { db, pool } = services;
+  const schedule = await db.schedule.findUnique({ where: { id: row.scheduleId ?? '' } });
+  const commit = schedule && (await readRunCommit(services, repository.id, row.ref));
+  const owner = schedule?.createdById
+    ? await readScheduleOwner(pool, schedule.createdById, {
+        ...{ id: schedule.id, name: schedule.name ?? schedule.cron },
+        ...{ namespaceId: repository.namespace.id, repositoryId: repository.id },
+      })
+    : null;
+  const run = {
+    trigger: 'schedule' as const,
+    ref: row.ref,
+    commit: { sha: commit?.sha ?? '', title: commit?.title ?? '' },
+    text: commit ? (schedule.file ?? commit.text) : null,
+    keepsText: schedule?.file != null,
+    select: (file: JobFile) =>
+      selectJobs(file, { kind: 'schedule', jobs: schedule?.jobNames ?? [] }),
+    actor: owner ?? row.actor,
+    creator: owner,
+  };
+  await createRun(services, repository, run, (tx) => take(tx, row));
+}
+
+/** Deletes the row in the transaction of the run. @returns false if another server has used it */
+async function take(tx: Prisma.TransactionClient, { id }: TriggerRow): Promise<boolean> {
+  const { count } = await tx.runTrigger.deleteMany({ where: { id } });
+  return count > 0;
+}
+
+/** The pusher with the rights of now; null if the credential is no longer valid. */
+async function readAccount(pool: pg.Pool, { credential }: Actor): Promise<Account | null> {
+  if (!credential) return null;
+  const found = (await readAccounts(pool, [credential])).get(credential.id);
+  return found && !(found instanceof Error) ? demandValidAccount(found) : null;
+}

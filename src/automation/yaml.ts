@@ -1,0 +1,135 @@
+/** Reads YAML 1.2 that users wrote, with bounds on its size, and finds the place of a value in the text. */
+import {
+  Composer,
+  type CST,
+  type Document,
+  isAlias,
+  isMap,
+  isPair,
+  isScalar,
+  isSeq,
+  LineCounter,
+  type Node,
+  Parser,
+  visit,
+} from 'yaml';
+
+/** Line and column count from 1. */
+export type Problem = { line: number; column: number; message: string };
+
+export type Path = readonly PropertyKey[];
+
+export const MAX_FILE_BYTES = 128 * 1024;
+/** The composer of the library is recursive, so deep input could overflow the stack. */
+const MAX_DEPTH = 16;
+export const MAX_PROBLEMS = 50;
+
+export type ReadYaml = {
+  /** Undefined if the text cannot be read. */
+  value: unknown;
+  problems: Problem[];
+  /** The place of a value, or of the nearest value around it. `isKey`: of its key. */
+  locate(path: Path, isKey?: boolean): Pick<Problem, 'line' | 'column'>;
+};
+
+export function readYaml(text: string): ReadYaml {
+  const lines = new LineCounter();
+  const at = (offset: number) => {
+    const { line, col } = lines.linePos(offset);
+    return { line: Math.max(1, line), column: Math.max(1, col) };
+  };
+  const problems: Problem[] = [];
+  const report = (offset: number, message: string) => {
+    if (problems.length < MAX_PROBLEMS) problems.push({ ...at(offset), message });
+  };
+  const failed = () => ({ value: undefined, problems, locate: () => ({ line: 1, column: 1 }) });
+  if (Buffer.byteLength(text) > MAX_FILE_BYTES) {
+    problems.push({
+      line: 1,
+      column: 1,
+      message: `The file must not be larger than ${MAX_FILE_BYTES / 1024} KiB`,
+    });
+    return failed();
+  }
+  const tokens = [...new Parser(lines.addNewLine).parse(text)];
+  const deep = findTooDeep(tokens);
+  if (deep !== null) {
+    report(deep, `Values must not be nested deeper than ${MAX_DEPTH} levels`);
+    return failed();
+  }
+  // The library compares each key with all others to find duplicates; `checkNodes` takes linear time.
+  const options = { version: '1.2', uniqueKeys: false, prettyErrors: false } as const;
+  const documents = [...new Composer(options).compose(tokens, true, text.length)];
+  const [document, second] = documents;
+  if (!document) return failed();
+  for (const { pos, message } of document.errors) report(pos[0], message);
+  if (second) report(second.range[0], 'The file must have one document');
+  checkNodes(document, report);
+  if (problems.length > 0) return failed();
+  return {
+    value: document.toJS(),
+    problems,
+    locate: (path, isKey = false) => at(findOffset(document.contents, path, isKey)),
+  };
+}
+
+/** The offset of the first value below `MAX_DEPTH`, or null. */
+function findTooDeep(tokens: readonly CST.Token[]): number | null {
+  const stack: { token: CST.Token; depth: number }[] = tokens.map((token) => ({ token, depth: 0 }));
+  for (let top = stack.pop(); top; top = stack.pop()) {
+    const { token, depth } = top;
+    if (depth > MAX_DEPTH) return token.offset;
+    if (token.type === 'document' && token.value) stack.push({ token: token.value, depth });
+    if (!('items' in token)) continue;
+    for (const { key, value } of token.items)
+      for (const inner of [key, value]) if (inner) stack.push({ token: inner, depth: depth + 1 });
+  }
+  return null;
+}
+
+function checkNodes(document: Document, report: (offset: number, message: string) => void): void {
+  visit(document, {
+    Node(_, node) {
+      const offset = node.range?.[0] ?? 0;
+      if (isAlias(node)) report(offset, 'Aliases are not supported');
+      else if (node.tag && /^!(?!$)/.test(node.tag)) report(offset, 'Tags are not supported');
+      if (!isMap(node)) return;
+      const seen = new Set<unknown>();
+      for (const { key } of node.items) {
+        const name = isScalar(key) ? String(key.value) : null;
+        const place = (key as Node | null)?.range?.[0] ?? offset;
+        if (name === null) report(place, 'Keys must be text');
+        else if (seen.has(name)) report(place, `The key ${quote(name)} is given twice`);
+        seen.add(name);
+      }
+    },
+  });
+}
+
+function findOffset(root: unknown, path: Path, isKey: boolean): number {
+  let node = root;
+  let offset = (root as Node | null)?.range?.[0] ?? 0;
+  for (const [i, part] of path.entries()) {
+    const isLast = i === path.length - 1;
+    if (isMap(node)) {
+      const pair = node.items.find(
+        ({ key }) => isScalar(key) && String(key.value) === String(part),
+      );
+      if (!pair || !isPair(pair)) return offset;
+      const value = pair.value as Node | null;
+      const isEmpty = !value || (isScalar(value) && value.source === '');
+      const found = (isLast && isKey) || isEmpty || isMap(value) || isSeq(value) ? pair.key : value;
+      offset = (found as Node).range?.[0] ?? offset;
+      node = value;
+    } else if (isSeq(node)) {
+      node = node.items[Number(part)];
+      offset = (node as Node | undefined)?.range?.[0] ?? offset;
+    } else return offset;
+  }
+  return offset;
+}
+
+/** A text of the file in a message, shortened. */
+export function quote(text: string): string {
+  return JSON.stringify(text.length > 60 ? `${text.slice(0, 60)}…` : text);
+}

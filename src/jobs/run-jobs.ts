@@ -1,0 +1,127 @@
+/** Jobs of runs (`src/automation`): several jobs of one commit, which are created and cancelled together. */
+import type pg from 'pg';
+import type { Prisma } from '../../prisma/generated/client.ts';
+import type { NeedCondition, Plan } from '../../prisma/generated/enums.ts';
+import type { Config } from '../base/config/config.ts';
+import type { Urls } from '../base/urls.ts';
+import { recordAudits } from '../identity/audit.ts';
+import type { Account } from '../identity/permissions.ts';
+import type { Db } from '../platform/database/client.ts';
+import type { CommitSource } from '../repositories/repositories.ts';
+import { type JobInput, resolveInputs } from './inputs.ts';
+import {
+  insertJobs,
+  type JobToInsert,
+  moveToCancelled,
+  prepareJob,
+  readHoldingAttempts,
+} from './jobs.ts';
+import type { checkRequest } from './request.ts';
+import type { SecretBox } from './secrets.ts';
+import { isOver, moveJob } from './state.ts';
+
+type Deps = { db: Db; pool: pg.Pool; config: Config; secretBox: SecretBox; urls: Urls };
+
+type RunJob = {
+  /** The name in the file of the run. */
+  key: string;
+  request: ReturnType<typeof checkRequest>;
+  /** Positions of earlier jobs of the list. */
+  needs: readonly { job: number; when: NeedCondition }[];
+  /** How many jobs with the same key may run at once. */
+  maxParallel: number | null;
+};
+
+type RunJobs = {
+  runId: string;
+  namespace: { id: string; name: string; plan: Plan };
+  source: CommitSource;
+  /** Their commands are those of a file at the commit, so the ref alone decides which secrets they get. */
+  isFromRef: boolean;
+  jobs: readonly RunJob[];
+};
+
+/**
+ * Inserts the jobs of a run in the caller's transaction, in the name of `creator`.
+ * @throws AppError 400, 403 (permission, quota, secrets), 404; errors of the database if a name is taken
+ */
+export async function insertRunJobs(
+  services: Deps,
+  tx: Prisma.TransactionClient,
+  creator: Account,
+  { runId, namespace, source, isFromRef, jobs }: RunJobs,
+): Promise<void> {
+  const own = new Set(jobs.map(({ request }) => request.name));
+  const prepared: JobToInsert[] = [];
+  for (const { key, request, needs, maxParallel } of jobs) {
+    const others = request.inputs.filter(({ job }) => !own.has(job));
+    const inputs = await resolveInputs({ db: tx }, creator, namespace.id, others);
+    const job = await prepareJob(services, creator, {
+      namespace,
+      request: { ...request, inputs, needs: [] },
+      source,
+      commandFromRef: isFromRef,
+    });
+    prepared.push({
+      job,
+      runJob: key,
+      maxParallel,
+      needs: needs.map((need) => ({ index: need.job, when: need.when })),
+    });
+  }
+  const inserted = (
+    await insertJobs(services, tx, { namespace, jobs: prepared, run: { id: runId } })
+  ).flat();
+  const ids = new Map(inserted.map(({ id, name }) => [name, id]));
+  for (const { request } of jobs)
+    if (request.inputs.some(({ job }) => own.has(job))) {
+      // They wait for these jobs, so no attempt has started without its inputs.
+      const others = request.inputs.filter(({ job }) => !own.has(job));
+      const resolved = await resolveInputs({ db: tx }, creator, namespace.id, others);
+      const inputs = request.inputs.map((input): JobInput => {
+        const jobId = ids.get(input.job);
+        return jobId
+          ? { ...input, jobId }
+          : (resolved.find(({ job }) => job === input.job) as JobInput);
+      });
+      await tx.job.update({
+        where: { id: ids.get(request.name) ?? '' },
+        data: { inputs },
+        select: { id: true },
+      });
+    }
+  const { repo, branch } = source;
+  await recordAudits(
+    tx,
+    jobs.map(({ request: { name, image, gpu } }) => ({
+      by: creator,
+      action: 'job.create',
+      namespaceIds: [namespace.id],
+      subject: ids.get(name) ?? '',
+      name,
+      details: { repo, branch, image, gpu, run: runId },
+    })),
+  );
+}
+
+/** Cancels the jobs of a run that have not ended. @returns their ids */
+export async function cancelJobsOfRun(
+  tx: Prisma.TransactionClient,
+  runId: string,
+): Promise<string[]> {
+  const jobs = await tx.job.findMany({
+    where: { runId, status: { in: ['queued', 'running'] } },
+    select: { id: true },
+    orderBy: { id: 'asc' },
+  });
+  const cancelled: string[] = [];
+  for (const { id } of jobs) {
+    const before = await moveJob(tx, id, async (job, now) => {
+      if (isOver(job.status)) return null;
+      const [attempt = null] = await readHoldingAttempts(tx, [job.attemptId]);
+      return moveToCancelled(attempt, now);
+    });
+    if (before) cancelled.push(id);
+  }
+  return cancelled;
+}

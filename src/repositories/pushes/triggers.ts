@@ -1,0 +1,98 @@
+/**
+ * Finds the refs of a push that have a file of jobs. Each becomes a row of `run_triggers` in the transaction that records
+ * the push, from which the server makes a run later. So an accepted push triggers exactly once, and a server that is killed
+ * loses nothing: the triggers are part of the push's note on disk.
+ */
+import { findPushedFiles, readPushedFiles } from '../../git/objects/pushed-files.ts';
+import { REF_PREFIX } from '../../git/objects/refs.ts';
+import { type ReceivedRefUpdate, ZERO_ID } from '../../git/transport/hooks.ts';
+import { type Account, can } from '../../identity/permissions.ts';
+import type { IncomingPush } from './incoming-push.ts';
+
+/** What the server knows of files of jobs, which the floor above it defines. */
+export type JobsFile = {
+  /** The path in the repository. */
+  path: string;
+  maxBytes: number;
+  /** Returns the problems of a file. */
+  check(text: string): { line: number; message: string }[];
+};
+
+/** A ref whose update may start jobs. */
+export type PushTrigger = {
+  ref: string;
+  before: string;
+  after: string;
+  /** Whether the push starts jobs, or only changes the schedules. */
+  startsRun: boolean;
+  /** Whether the pusher's credential may create jobs. */
+  mayCreateJobs: boolean;
+};
+
+/** Pushes of more refs start only this many runs. */
+const MAX_RUNS = 20;
+/** Refs that are searched for the file. */
+const MAX_REFS = 1_000;
+const MAX_SHOWN_PROBLEMS = 10;
+const SKIP = /\[skip jobs\]/i;
+
+type PushInput = Omit<IncomingPush, 'by' | 'tips' | 'options'> & {
+  by: Account;
+  defaultBranch: string;
+};
+
+/** @returns the triggers, and lines to show to the pusher */
+export async function findTriggers(
+  { path, maxBytes, check }: JobsFile,
+  { repository, by, commands, quarantined, defaultBranch }: PushInput,
+): Promise<{ triggers: PushTrigger[]; notes: string[] }> {
+  const defaultRef = REF_PREFIX.branch + defaultBranch;
+  const updated = commands.filter(isUpdateOfBranchOrTag);
+  // First, because its schedules depend on it.
+  const first = updated.filter(({ ref }) => ref === defaultRef);
+  const refs = [...first, ...updated.filter(({ ref }) => ref !== defaultRef)].slice(0, MAX_REFS);
+  if (refs.length === 0) return { triggers: [], notes: [] };
+  const before = first.map((command) => command.before).filter((id) => id !== ZERO_ID);
+  const tips = [...new Set([...refs.map(({ after }) => after), ...before])];
+  const found = new Map(
+    (await findPushedFiles(quarantined, tips, path)).map((one) => [one.tip, one]),
+  );
+  const withFile = refs.filter(({ after }) => found.has(after));
+  const starting = withFile.slice(0, MAX_RUNS);
+  const chosen = new Set(starting.map(({ after }) => after));
+  const files = await readPushedFiles(
+    quarantined,
+    [...chosen].flatMap((tip) => found.get(tip) ?? []),
+    maxBytes,
+  );
+  // Pushes by jobs start no jobs, which could push again.
+  const isByJob = by.credential.kind === 'job';
+  const target = { namespaceId: repository.namespaceId, repositoryId: repository.id };
+  const mayCreateJobs =
+    by.credential.kind !== 'deploy' && !isByJob && can(by, 'job.create', target);
+  const triggers = refs.flatMap(({ ref, before, after }): PushTrigger[] => {
+    const message = chosen.has(after) ? files.get(after)?.message : undefined;
+    const startsRun = message !== undefined && !isByJob && !SKIP.test(message);
+    const changesSchedules = ref === defaultRef && (found.has(after) || found.has(before));
+    return startsRun || changesSchedules ? [{ ref, before, after, startsRun, mayCreateJobs }] : [];
+  });
+  const texts = triggers
+    .filter(({ startsRun }) => startsRun)
+    .map(({ after }) => files.get(after)?.text ?? null);
+  const problems = [...new Set(texts)].flatMap((text) =>
+    text === null
+      ? [`${path}: the file must not be larger than ${maxBytes / 1024} KiB`]
+      : check(text).map(({ line, message }) => `${path}:${line}: ${message}`),
+  );
+  const notes = problems.slice(0, MAX_SHOWN_PROBLEMS);
+  if (withFile.length > MAX_RUNS && !isByJob)
+    notes.push(
+      `Jobs start for ${MAX_RUNS} of the ${withFile.length} refs only, the limit for one push.`,
+    );
+  return { triggers, notes };
+}
+
+function isUpdateOfBranchOrTag({ ref, after }: ReceivedRefUpdate): boolean {
+  if (after === ZERO_ID) return false;
+  return ref.startsWith(REF_PREFIX.branch) || ref.startsWith(REF_PREFIX.tag);
+}

