@@ -4,16 +4,17 @@ import {
   CircleDashed,
   CircleX,
   Clock,
+  FileWarning,
+  Hand,
   LoaderCircle,
   type LucideIcon,
 } from 'lucide-react';
 
 export type JobStatus = 'QUEUED' | 'RUNNING' | 'SUCCEEDED' | 'FAILED' | 'CANCELLED' | 'TIMED_OUT';
 
-const LOOKS: Record<
-  JobStatus,
-  { icon: LucideIcon; word: string; className: string; spin?: boolean }
-> = {
+type Look = { icon: LucideIcon; word: string; className: string; spin?: boolean };
+
+const LOOKS: Record<JobStatus, Look> = {
   QUEUED: { icon: CircleDashed, word: 'Queued', className: 'bg-warn-soft text-warn' },
   RUNNING: { icon: LoaderCircle, word: 'Running', className: 'bg-run-soft text-run', spin: true },
   SUCCEEDED: { icon: CircleCheck, word: 'Succeeded', className: 'bg-good-soft text-good' },
@@ -22,9 +23,34 @@ const LOOKS: Record<
   TIMED_OUT: { icon: Clock, word: 'Timed out', className: 'bg-bad-soft text-bad' },
 };
 
-/** The status as word, colour and icon, because colour alone is not accessible (WCAG 1.4.1). */
+export type RunStatus = Exclude<JobStatus, 'TIMED_OUT'> | 'WAITING_FOR_APPROVAL' | 'INVALID';
+
+const RUN_LOOKS: Record<RunStatus, Look> = {
+  ...LOOKS,
+  WAITING_FOR_APPROVAL: {
+    icon: Hand,
+    word: 'Waiting for approval',
+    className: 'bg-warn-soft text-warn',
+  },
+  INVALID: { icon: FileWarning, word: 'Invalid file', className: 'bg-bad-soft text-bad' },
+};
+
 export function JobStatusBadge({ status }: { status: JobStatus }) {
-  const { icon: Icon, word, className, spin } = LOOKS[status];
+  return <Badge status={status} look={LOOKS[status]} />;
+}
+
+export function RunStatusBadge({ status }: { status: RunStatus }) {
+  return <Badge status={status} look={RUN_LOOKS[status]} />;
+}
+
+/** The status as word, colour and icon, because colour alone is not accessible (WCAG 1.4.1). */
+function Badge({
+  status,
+  look: { icon: Icon, word, className, spin },
+}: {
+  status: string;
+  look: Look;
+}) {
   return (
     <span
       data-status={status}

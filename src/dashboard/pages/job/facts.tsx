@@ -73,6 +73,22 @@ export function JobSettings({ job }: { job: JobData }) {
             </Link>
           </Setting>
         )}
+        {job.run && (
+          <Setting name="Run">
+            <Link
+              to="/$namespace/$repository/runs/$number"
+              params={{
+                namespace: job.run.repository.namespace,
+                repository: job.run.repository.name,
+                number: `${job.run.number}`,
+              }}
+              className="link"
+            >
+              #{job.run.number}
+            </Link>{' '}
+            · {job.runJob}
+          </Setting>
+        )}
         {job.image && (
           <Setting name="Image">
             <code className="break-all">{job.image}</code>

@@ -11,6 +11,8 @@ export const JobFacts = graphql(`
     repo
     branch
     commitSha
+    runJob
+    run { id number repository { id namespace name } }
     snapshot
     image
     gpu

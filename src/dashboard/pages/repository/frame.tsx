@@ -8,6 +8,7 @@ import {
   Settings,
   SquareTerminal,
   Tag,
+  Workflow,
 } from 'lucide-react';
 import type { ReactNode } from 'react';
 import { graphql, type ResultOf } from '../../graphql/graphql.ts';
@@ -49,7 +50,7 @@ export function RepositoryFrame({
   /** The name of the page in the document title. */
   tab: string;
   /** The tab that this page belongs to, if it has no tab of its own. */
-  within?: 'Files' | 'Commits';
+  within?: 'Files' | 'Commits' | 'Runs';
   actions?: ReactNode;
   children: (repository: RepositoryData, reload: () => void) => ReactNode;
 }) {
@@ -109,6 +110,13 @@ export function RepositoryFrame({
                 icon: GitCompareArrows,
                 to: '/$namespace/$repository/compare',
                 params,
+              },
+              {
+                name: 'Runs',
+                icon: Workflow,
+                to: '/$namespace/$repository/runs',
+                params,
+                activeOptions: { exact: true },
               },
               ...(repository.owner.viewerRole
                 ? [

@@ -1,0 +1,294 @@
+import { Link, useNavigate, useParams } from '@tanstack/react-router';
+import { useFormMutation } from '../../graphql/act.ts';
+import { type FragmentOf, graphql, type ResultOf, readFragment } from '../../graphql/graphql.ts';
+import { useLiveSubscription } from '../../live/follow.ts';
+import { useCoalescedRefetch } from '../../live/refetch.ts';
+import { Button } from '../../ui/button.tsx';
+import { Load, useRetryingQuery } from '../../ui/load.tsx';
+import { ProblemBox } from '../../ui/problem.tsx';
+import { type JobStatus, JobStatusBadge, RunStatusBadge } from '../../ui/status.tsx';
+import { JobRow, JobRowData } from '../jobs/job-row.tsx';
+import { mayWrite, type RepositoryData, RepositoryFrame } from './frame.tsx';
+import { placeSteps } from './run-graph.ts';
+import { durationOf, RunSource } from './runs.tsx';
+
+const RunQuery = graphql(
+  `
+  query Run($namespace: String!, $name: String!, $number: Int!) {
+    repository(namespace: $namespace, name: $name) {
+      id
+      run(number: $number) {
+        id number status trigger ref sha title actor approvedBy createdAt startedAt completedAt
+        problems { line column message }
+        steps { name needs { job when } }
+        jobs { id runJob ...JobRow }
+      }
+    }
+  }
+`,
+  [JobRowData],
+);
+
+type Run = NonNullable<NonNullable<ResultOf<typeof RunQuery>['repository']>['run']>;
+
+const RunChanged = graphql(`
+  subscription RunChanged($namespace: String!, $name: String!, $number: Int!) {
+    runChanges(namespace: $namespace, name: $name, number: $number) { run { id status } }
+  }
+`);
+
+const ApproveRun = graphql(`
+  mutation ApproveRun($input: RunIdInput!) { approveRun(input: $input) { run { id } } }
+`);
+const CancelRun = graphql(`
+  mutation CancelRun($input: RunIdInput!) { cancelRun(input: $input) { run { id } } }
+`);
+const RerunRun = graphql(`
+  mutation RerunRun($input: RerunRunInput!) { rerunRun(input: $input) { run { id number } } }
+`);
+
+/** Changes of this time cause one refetch, because many jobs change at once. */
+const COALESCE_MS = 300;
+
+export default function RunPage() {
+  const { number } = useParams({ strict: false }) as { number: string };
+  return (
+    <RepositoryFrame tab={`Run #${number}`} within="Runs">
+      {(repository) => <RunDetails repository={repository} number={Number(number) || 0} />}
+    </RepositoryFrame>
+  );
+}
+
+function RunDetails({ repository, number }: { repository: RepositoryData; number: number }) {
+  const { namespace, name } = repository;
+  const variables = { namespace, name, number };
+  const asked = useRetryingQuery({ query: RunQuery, variables });
+  const refetch = useCoalescedRefetch(asked.again, COALESCE_MS);
+  useLiveSubscription(RunChanged, `${namespace}/${name}#${number}`, {
+    variables: () => variables,
+    onData: refetch,
+  });
+  return (
+    <Load asked={asked} of={(data) => data.repository?.run} what="run">
+      {(run) => (
+        <div className="space-y-6">
+          <RunHeader run={run} repository={repository} />
+          {run.problems.length > 0 && <Problems run={run} repository={repository} />}
+          {run.steps.length > 0 && <Graph run={run} />}
+          {run.jobs.length > 0 && (
+            <section aria-labelledby="jobs" className="space-y-3">
+              <h2 id="jobs">Jobs</h2>
+              <ul className="rows">
+                {run.jobs.map((job) => (
+                  <JobRow key={job.id} job={job} />
+                ))}
+              </ul>
+            </section>
+          )}
+        </div>
+      )}
+    </Load>
+  );
+}
+
+function RunHeader({ run, repository }: { run: Run; repository: RepositoryData }) {
+  const { id, number, title, status, approvedBy } = run;
+  const approve = useFormMutation(ApproveRun);
+  const cancel = useFormMutation(CancelRun);
+  const rerun = useFormMutation(RerunRun, { changes: ['Run'] });
+  const params = { namespace: repository.namespace, repository: repository.name };
+  const isOpen = status === 'QUEUED' || status === 'RUNNING';
+  const problem = approve.problem ?? cancel.problem ?? rerun.problem;
+  const navigate = useNavigate();
+  async function startAgain(failedOnly: boolean): Promise<void> {
+    const { data } = await rerun.run({ input: { id, failedOnly } });
+    const next = data?.rerunRun?.run.number;
+    if (next === undefined) return;
+    const to = '/$namespace/$repository/runs/$number';
+    await navigate({ to, params: { ...params, number: `${next}` } });
+  }
+  return (
+    <section aria-labelledby="run" className="space-y-3">
+      <div className="flex flex-wrap items-start gap-x-4 gap-y-3">
+        <div className="min-w-0 flex-1 basis-64">
+          <h2 id="run" className="break-words">
+            <bdi>{title || 'Run'}</bdi> <span className="text-dim">#{number}</span>
+          </h2>
+          <p className="mt-1 text-sm text-dim">
+            <RunSource run={run} params={params} />
+            {approvedBy !== null && (
+              <>
+                {' '}
+                · approved by <bdi>{approvedBy}</bdi>
+              </>
+            )}
+            {durationOf(run) && ` · took ${durationOf(run)}`}
+          </p>
+        </div>
+        <RunStatusBadge status={status} />
+        {mayWrite(repository) && (
+          <div className="flex flex-wrap gap-2">
+            {status === 'WAITING_FOR_APPROVAL' && (
+              <Button
+                look="primary"
+                busy={approve.busy}
+                onClick={() => approve.run({ input: { id } })}
+              >
+                Approve and run
+              </Button>
+            )}
+            {(isOpen || status === 'WAITING_FOR_APPROVAL') && (
+              <Button
+                look="danger"
+                busy={cancel.busy}
+                onClick={() => cancel.run({ input: { id } })}
+              >
+                Cancel run
+              </Button>
+            )}
+            {!isOpen && run.jobs.length > 0 && (
+              <>
+                {status !== 'SUCCEEDED' && (
+                  <Button busy={rerun.busy} onClick={() => startAgain(true)}>
+                    Rerun failed jobs
+                  </Button>
+                )}
+                <Button busy={rerun.busy} onClick={() => startAgain(false)}>
+                  Rerun all jobs
+                </Button>
+              </>
+            )}
+          </div>
+        )}
+      </div>
+      {problem && <ProblemBox problem={problem} />}
+    </section>
+  );
+}
+
+function Problems({ run, repository }: { run: Run; repository: RepositoryData }) {
+  const { problems, sha, status } = run;
+  return (
+    <section aria-labelledby="problems" className="space-y-3">
+      <h2 id="problems">{status === 'INVALID' ? 'Problems in the file' : 'Problems'}</h2>
+      <ul className="rows text-sm">
+        {problems.map(({ line, column, message }) => (
+          <li key={`${line}:${column}:${message}`} className="flex flex-wrap gap-x-4 gap-y-1">
+            {status === 'INVALID' && (
+              <Link
+                to="/$namespace/$repository/file/$"
+                params={{
+                  namespace: repository.namespace,
+                  repository: repository.name,
+                  _splat: '.loam/jobs.yml',
+                }}
+                search={{ ref: sha }}
+                hash={`L${line}`}
+                className="link font-mono"
+              >
+                .loam/jobs.yml:{line}:{column}
+              </Link>
+            )}
+            <span className="min-w-0 flex-1 basis-64 break-words">{message}</span>
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+const WIDTH = 208;
+const HEIGHT = 60;
+const GAP_X = 48;
+const GAP_Y = 16;
+
+/** The jobs of the run as a graph: a job stands to the right of those that it needs. */
+function Graph({ run: { steps, jobs } }: { run: Run }) {
+  const { placed, edges } = placeSteps(steps);
+  const columns = Math.max(...placed.map(({ column }) => column)) + 1;
+  const rows = Math.max(...placed.map(({ row }) => row)) + 1;
+  const x = (column: number) => column * (WIDTH + GAP_X);
+  const y = (row: number) => row * (HEIGHT + GAP_Y);
+  const size = { width: x(columns) - GAP_X, height: y(rows) - GAP_Y };
+  return (
+    <section aria-labelledby="graph" className="space-y-3">
+      <h2 id="graph">Graph</h2>
+      <div className="card overflow-x-auto p-4">
+        <div className="relative" style={size}>
+          <svg {...size} aria-hidden className="absolute inset-0 text-edge">
+            {edges.map(({ from, to }) => {
+              const [x1, y1] = [x(from.column) + WIDTH, y(from.row) + HEIGHT / 2];
+              const [x2, y2] = [x(to.column), y(to.row) + HEIGHT / 2];
+              const bend = GAP_X / 2;
+              return (
+                <path
+                  key={`${from.name} ${to.name}`}
+                  d={`M ${x1} ${y1} C ${x1 + bend} ${y1}, ${x2 - bend} ${y2}, ${x2} ${y2}`}
+                  fill="none"
+                  stroke="currentColor"
+                  strokeWidth={1.5}
+                />
+              );
+            })}
+          </svg>
+          <ol>
+            {placed.map(({ name, column, row }) => (
+              <li
+                key={name}
+                className="absolute rounded-md border border-edge bg-card px-3 py-2 text-sm"
+                style={{ left: x(column), top: y(row), width: WIDTH, height: HEIGHT }}
+                data-step={name}
+              >
+                <StepNode name={name} jobs={jobs.filter(({ runJob }) => runJob === name)} />
+              </li>
+            ))}
+          </ol>
+        </div>
+      </div>
+    </section>
+  );
+}
+
+/** The states of a job with several combinations: the first of these that a combination has. */
+const WORST_FIRST: readonly JobStatus[] = [
+  'FAILED',
+  'TIMED_OUT',
+  'RUNNING',
+  'QUEUED',
+  'CANCELLED',
+  'SUCCEEDED',
+];
+
+function StepNode({
+  name,
+  jobs,
+}: {
+  name: string;
+  jobs: readonly FragmentOf<typeof JobRowData>[];
+}) {
+  const rows = jobs.map((job) => readFragment(JobRowData, job));
+  const [only] = rows;
+  const status = WORST_FIRST.find((one) => rows.some((row) => row.status === one));
+  const done = rows.filter((row) => row.status === 'SUCCEEDED').length;
+  return (
+    <>
+      <p className="truncate font-medium" title={name}>
+        {only && rows.length === 1 ? (
+          <Link
+            to="/$namespace/-/jobs/$job"
+            params={{ namespace: only.namespace, job: only.name }}
+            className="hover:underline"
+          >
+            {name}
+          </Link>
+        ) : (
+          name
+        )}
+      </p>
+      <p className="flex items-center gap-2 text-xs text-dim">
+        {status ? <JobStatusBadge status={status} /> : 'Not created'}
+        {rows.length > 1 && `${done} of ${rows.length} done`}
+      </p>
+    </>
+  );
+}
