@@ -36,6 +36,13 @@ const MAX_PATH_PATTERN = 240;
 const MAX_STARS = 8;
 
 export function readJobFile(text: string): ReadFile {
+  const { file, problems } = checkFile(text);
+  // Problems repeat parts of the file, and PostgreSQL stores neither NUL nor half of a surrogate pair.
+  const clean = (message: string) => message.replaceAll(/[\p{Cc}\p{Cs}]/gu, '?');
+  return { file, problems: problems.map((one) => ({ ...one, message: clean(one.message) })) };
+}
+
+function checkFile(text: string): ReadFile {
   const yaml = readYaml(text);
   if (yaml.problems.length > 0) return { file: null, problems: yaml.problems };
   const parsed = fileSchema.safeParse(yaml.value ?? {});

@@ -182,5 +182,10 @@ test('hostile files are refused quickly', () => {
   expect(problemsOf(`jobs:\n${jobs.join('\n')}`)).toEqual([
     expect.stringMatching(/1250 jobs .* at most 1000/),
   ]);
+  // PostgreSQL could not store what these keys and values have.
+  const odd = readJobFile(
+    'jobs: {"a\\0": 1, "\\ud800": 1, b: {on: {manual: true}, command: "\\0"}}',
+  );
+  expect(odd.problems.map(({ message }) => message).join()).not.toMatch(/[\p{Cc}\p{Cs}]/u);
   expect(readJobFile('jobs: {__proto__: {command: x}, toString: {command: x}}').file).toBeNull();
 });

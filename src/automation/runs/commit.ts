@@ -29,7 +29,9 @@ export const readRunCommit = defineFolderTask(
       const { message } = parseCommit(commit.oid, commit.data);
       return {
         sha: commit.oid,
-        title: message.trimStart().split('\n')[0]?.slice(0, MAX_TITLE).toWellFormed() ?? '',
+        title: (message.trimStart().split('\n')[0] ?? '')
+          .slice(0, MAX_TITLE)
+          .replaceAll(/[\p{Cc}\p{Cs}]/gu, '?'),
         text: file?.type === 'blob' ? file.data.toString('utf8') : null,
       };
     }),
