@@ -134,6 +134,8 @@ async function enqueue(blocked: number): Promise<void> {
     );
   });
   await pool.query('vacuum analyze jobs, queue_lines, queue_shares');
+  // The writes of the insertion must not go on during the claims.
+  await pool.query('checkpoint');
 }
 
 /** Each job is ended before the next claim. */
