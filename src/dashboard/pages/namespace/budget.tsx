@@ -139,8 +139,8 @@ function BudgetForm({
   const [onReached, setOnReached] = useState(budget?.onReached ?? 'REFUSE');
   const [thresholds, setThresholds] = useState((budget?.notify ?? [50, 80, 100]).join(', '));
   const [deleting, setDeleting] = useState(false);
-  const save = useFormMutation(SetBudget, { fields: ['month', 'notify'] });
-  const remove = useFormMutation(DeleteBudget);
+  const save = useFormMutation(SetBudget, { changes: ['Namespace'], fields: ['month', 'notify'] });
+  const remove = useFormMutation(DeleteBudget, { changes: ['Namespace'] });
   return (
     <details>
       <summary className="text-sm font-medium">

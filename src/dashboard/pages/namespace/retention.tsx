@@ -118,7 +118,10 @@ function RetentionForm({
     artifactDays: rules?.artifactDays?.toString() ?? '',
   });
   const client = useClient();
-  const save = useFormMutation(SetRetention, { fields: FIELDS.map(({ name }) => name) });
+  const save = useFormMutation(SetRetention, {
+    changes: ['Namespace'],
+    fields: FIELDS.map(({ name }) => name),
+  });
   const [checking, setChecking] = useState(false);
   const [problem, setProblem] = useState<Problem | null>(null);
   const [confirming, setConfirming] = useState<Preview | null>(null);
@@ -135,49 +138,51 @@ function RetentionForm({
     return null;
   };
   return (
-    <form
-      className="card space-y-4 p-4"
-      onSubmit={async (event) => {
-        event.preventDefault();
-        setProblem(null);
-        setChecking(true);
-        const { data, error } = await client
-          .query(PreviewQuery, { namespace, ...days }, { requestPolicy: 'network-only' })
-          .toPromise();
-        setChecking(false);
-        if (error) return setProblem(toProblem(error));
-        const preview = data?.namespace?.retentionPreview ?? [];
-        if (preview.some(({ count }) => count > 0)) setConfirming(preview);
-        else await store();
-      }}
-    >
-      <div className="grid gap-4 sm:grid-cols-3">
-        {FIELDS.map(({ name, label }) => (
-          <Field
-            key={name}
-            label={label}
-            hint="Days; empty: never"
-            problem={
-              save.fieldError(name) ?? (problem?.field === name ? problem.message : undefined)
-            }
-          >
-            <Input
-              type="number"
-              min={1}
-              max={3_650}
-              value={typed[name]}
-              onChange={({ target }) => setTyped({ ...typed, [name]: target.value })}
-            />
-          </Field>
-        ))}
-      </div>
-      {save.problem && <ProblemBox problem={save.problem} />}
-      {problem && !FIELDS.some(({ name }) => name === problem.field) && (
-        <ProblemBox problem={problem} />
-      )}
-      <Button type="submit" busy={checking || save.busy}>
-        Save retention
-      </Button>
+    <>
+      <form
+        className="card space-y-4 p-4"
+        onSubmit={async (event) => {
+          event.preventDefault();
+          setProblem(null);
+          setChecking(true);
+          const { data, error } = await client
+            .query(PreviewQuery, { namespace, ...days }, { requestPolicy: 'network-only' })
+            .toPromise();
+          setChecking(false);
+          if (error) return setProblem(toProblem(error));
+          const preview = data?.namespace?.retentionPreview ?? [];
+          if (preview.some(({ count }) => count > 0)) setConfirming(preview);
+          else await store();
+        }}
+      >
+        <div className="grid gap-4 sm:grid-cols-3">
+          {FIELDS.map(({ name, label }) => (
+            <Field
+              key={name}
+              label={label}
+              hint="Days; empty: never"
+              problem={
+                save.fieldError(name) ?? (problem?.field === name ? problem.message : undefined)
+              }
+            >
+              <Input
+                type="number"
+                min={1}
+                max={3_650}
+                value={typed[name]}
+                onChange={({ target }) => setTyped({ ...typed, [name]: target.value })}
+              />
+            </Field>
+          ))}
+        </div>
+        {save.problem && <ProblemBox problem={save.problem} />}
+        {problem && !FIELDS.some(({ name }) => name === problem.field) && (
+          <ProblemBox problem={problem} />
+        )}
+        <Button type="submit" busy={checking || save.busy}>
+          Save retention
+        </Button>
+      </form>
       {confirming && (
         <Confirm
           title="Remove old jobs, logs and artifacts?"
@@ -203,7 +208,7 @@ function RetentionForm({
           </ul>
         </Confirm>
       )}
-    </form>
+    </>
   );
 }
 
