@@ -168,11 +168,12 @@ const POSTPONED = 'waiting: the budget of the namespace for this month is used u
 /** Maximum number of jobs in one statement that postpones or releases jobs. */
 const UPDATED_AT_ONCE = 1_000;
 
+/** A job that waits for other jobs is postponed when it no longer does. */
 async function postponeWaitingJobs({ pool }: Deps, namespaceId: string): Promise<void> {
   await updateInBatches(
     pool,
     `update jobs set available_at = ${POSTPONED_UNTIL}, progress = $2 where id = any (array (
-       select id from jobs where namespace_id = $1 and status = 'queued' and attempt_id is null
+       select id from jobs where namespace_id = $1 and status = 'queued' and not blocked and attempt_id is null
          and available_at < ${POSTPONED_UNTIL}
        limit ${UPDATED_AT_ONCE} for update skip locked))`,
     [namespaceId, POSTPONED],

@@ -120,7 +120,7 @@ export const IS_SETTLED = `j.completed_at is not null and not exists (
   select from job_attempts where job_id = j.id and ended_at is null)`;
 
 /**
- * Returns the jobs among `ids` that queued or running jobs of the namespace need: their artifacts are inputs of these jobs.
+ * Returns the jobs among `ids` that queued or running jobs need: these jobs wait for them, or their artifacts are inputs.
  */
 export async function findNeededJobs(
   tx: Transaction,
@@ -136,7 +136,10 @@ const NEEDED_JOBS = `
   select distinct input ->> 'jobId' as id
   from jobs j cross join lateral jsonb_array_elements(j.inputs) input
   where j.namespace_id = $1 and j.status in ('queued', 'running') and j.inputs <> '[]'
-    and input ->> 'jobId' = any ($2::text[])`;
+    and input ->> 'jobId' = any ($2::text[])
+  union
+  select n.needed_id from job_needs n join jobs j on j.id = n.job_id
+  where n.needed_id = any ($2::text[]) and j.status in ('queued', 'running')`;
 
 /** What rules would remove now: at most `PREVIEW_LIMIT` of each kind are counted. */
 export type RetentionPreview = {

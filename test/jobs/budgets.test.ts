@@ -210,6 +210,23 @@ test('refuse: running jobs go on, waiting jobs start when the budget is raised',
   await cancel(client, name, 'waits');
 });
 
+test('a job that waits for another says so, and starts neither before its need nor before a raise', async () => {
+  const { client, name } = await newUser();
+  await run(client, name, 'first', 'hold');
+  await until(client, name, 'first', 'RUNNING');
+  await run(client, name, 'second', 'exit 0', { needs: [{ job: 'first' }] });
+  const before = (await job(client, name, 'second')).progress;
+  await set(client, name, '1.00');
+  await spend(name, '1.00');
+  await enforce();
+  expect((await job(client, name, 'second')).progress).toBe(before);
+  await set(client, name, '2.00');
+  await enforce();
+  expect((await job(client, name, 'second')).progress).toBe(before);
+  runner.release();
+  await until(client, name, 'second', 'SUCCEEDED');
+});
+
 test('each threshold is published once in a month, by whichever server, and also after a change', async () => {
   const { client, name } = await newUser();
   await set(client, name, '10.00', { notify: [100, 50, 80] });

@@ -186,6 +186,19 @@ test('artifacts that a waiting job needs stay until it has ended', async () => {
   expect((await app.pool.query('select from kept_artifacts')).rowCount).toBe(0);
 });
 
+test('a job stays until no waiting job needs it any more', async () => {
+  await finished('first');
+  // No worker has such a GPU.
+  await run('second', { gpu: 'T4', needs: [{ job: 'first' }] });
+  await age(31, 'first');
+  await set({ jobDays: 30 });
+  await sweep();
+  expect(await names()).toContain('first');
+  await cancel(ada, 'ada', 'second');
+  await sweep();
+  expect(await names()).not.toContain('first');
+});
+
 test('two servers at once, one of them killed between batches, remove each job once', async () => {
   await finished('template');
   await app.pool.query(`update retention_rules set jobs_until = null`);
