@@ -9,7 +9,7 @@ import type { Need } from './dependencies/request.ts';
 import type { InputPaths } from './request.ts';
 import { isOver } from './state.ts';
 
-/** As stored with the job. `jobId` is null for a job of the same run, which did not exist yet; it is found by its name. */
+/** As stored with the job. `jobId` is null until `linkInputs`; a job that is not linked is found by its name. */
 export type JobInput = InputPaths & { jobId: string | null };
 
 export function readInputs({ inputs }: { inputs: unknown }): JobInput[] {
@@ -57,6 +57,17 @@ export async function resolveInputs(
       throw missing(input.job);
     return { ...input, jobId: job.id };
   });
+}
+
+/** Sets the ids of jobs of the same run, which exist now. A job needs those whose artifacts it takes. */
+export function linkInputs(
+  inputs: readonly JobInput[],
+  needs: readonly { id: string; name: string }[],
+): JobInput[] {
+  return inputs.map((input) => ({
+    ...input,
+    jobId: input.jobId ?? needs.find(({ name }) => name === input.job)?.id ?? null,
+  }));
 }
 
 /**

@@ -381,13 +381,18 @@ test('a job that changes while others are locked is left out, because its event 
   const { pool } = waiting.app.services;
   const client = await pool.connect();
   const query = client.query.bind(client) as (...args: unknown[]) => Promise<pg.QueryResult>;
+  const sent: Promise<unknown>[] = [];
   const changing = {
     connect: async () =>
       Object.assign(client, {
         async query(statement: string | { text: string }, ...more: unknown[]) {
-          if (typeof statement === 'object' && statement.text.includes('skip locked'))
+          if (typeof statement === 'object' && statement.text.includes('skip locked')) {
+            await Promise.all(sent);
             await pool.query('update jobs set next_seq = next_seq + 1 where id = $1', [two]);
-          return query(statement, ...more);
+          }
+          const sending = query(statement, ...more);
+          sent.push(sending);
+          return sending;
         },
       }),
   };

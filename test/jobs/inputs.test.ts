@@ -15,8 +15,12 @@ import { join } from 'node:path';
 import { Readable } from 'node:stream';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { newId } from '../../src/base/ids.ts';
+import type { Account } from '../../src/identity/permissions.ts';
 import { extractArtifacts, InputFolder } from '../../src/jobs/artifacts/extract.ts';
 import { removeArtifacts, storeArtifacts } from '../../src/jobs/artifacts/store.ts';
+import { resolveInputs } from '../../src/jobs/inputs.ts';
+import { insertJobs, type JobToInsert, prepareJob } from '../../src/jobs/jobs.ts';
+import { checkRequest } from '../../src/jobs/request.ts';
 import { openFolder } from '../../src/platform/storage/folder.ts';
 import { type Storage, StorageUnavailable } from '../../src/platform/storage/storage.ts';
 import {
@@ -398,6 +402,51 @@ test('a job waits for the jobs whose artifacts it takes', async () => {
   await until(eve, 'eve', 'waits', 'SUCCEEDED');
   await until(eve, 'eve', 'fails', 'FAILED');
   await until(eve, 'eve', 'takes-all', 'SUCCEEDED');
+});
+
+test('a job takes artifacts of a job that is created together with it', async () => {
+  const { services } = faked.app;
+  const { db } = services;
+  const namespace = await db.namespace.findUniqueOrThrow({ where: { name: 'eve' } });
+  const user = await db.user.findUniqueOrThrow({ where: { username: 'eve' } });
+  const viewer: Account = {
+    ...{ kind: 'account', userId: user.id, username: 'eve', email: '', plan: 'unlimited' },
+    ...{
+      operator: false,
+      namespace,
+      roles: new Map(),
+      credential: { kind: 'pat', id: '', name: '' },
+    },
+    ...{ scopes: null, namespaces: null, repositories: null },
+  };
+  const common = { namespace: 'eve', gpu: 'none', image: 'x' };
+  const first = { ...common, name: 'run-1-build', command: 'echo x > out/x', outputPath: 'out' };
+  const second = {
+    ...common,
+    name: 'run-1-test',
+    command: 'echo ran',
+    inputs: [{ job: first.name }],
+  };
+  const siblings = new Map([[first.name, first]]);
+  const requests = [first, second].map(checkRequest);
+  const jobs: JobToInsert[] = [];
+  for (const request of requests) {
+    const inputs = await resolveInputs(services, viewer, namespace.id, request.inputs, siblings);
+    const newJob = { namespace, request: { ...request, inputs, needs: [] }, source: null };
+    jobs.push({
+      job: await prepareJob(services, viewer, newJob),
+      needs: jobs.length === 0 ? [] : [{ index: 0, when: 'succeeded' }],
+    });
+  }
+  const inserted = await db.$transaction((tx) => insertJobs(services, tx, { namespace, jobs }));
+  await until(eve, 'eve', second.name, 'SUCCEEDED');
+  const { inputs } = await db.job.findFirstOrThrow({ where: { name: second.name } });
+  expect(inputs).toEqual([{ job: first.name, jobId: inserted[0]?.[0]?.id, path: '', to: '' }]);
+
+  const none = new Map([[first.name, { outputPath: null }]]);
+  await expect(
+    resolveInputs(services, viewer, namespace.id, requests[1]?.inputs ?? [], none),
+  ).rejects.toThrow('has no artifacts');
 });
 
 test('artifacts that are deleted while a job waits, and a job that leaves none', async () => {

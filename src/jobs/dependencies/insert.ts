@@ -14,6 +14,7 @@ import {
   type Transaction,
 } from '../../platform/database/statement.ts';
 import { requireQuota } from '../../platform/limits/quotas.ts';
+import { linkInputs } from '../inputs.ts';
 import { COLUMN_DEFAULTS, type JobData } from '../insert.ts';
 import type { PayloadRow } from '../payload.ts';
 import type { SecretBox } from '../secrets.ts';
@@ -163,6 +164,7 @@ async function insertEntry(
   const { name: _name, arrayIndex: _index, ...shared } = data;
   const columns = {
     ...shared,
+    inputs: JSON.stringify(linkInputs(JSON.parse(data.inputs), needs)),
     ...(array && { arrayId, arraySize: array.size }),
     runId: run?.id ?? null,
     runJob: runJob ?? null,
