@@ -104,6 +104,28 @@ test('all jobs that match a filter are selected, on a narrow screen, too', async
   visitor.expectQuiet();
 });
 
+test('a list of arrays alone has no shown jobs to select, but all of them', async () => {
+  const dan = await app.user('dan', 'unlimited');
+  await submit(dan, {
+    namespace: 'dan',
+    name: 'a',
+    image: 'x',
+    command: 'sleep 600',
+    array: { size: 3 },
+  });
+  await using visitor = await visit(browser, app, { as: dan });
+  const { page } = visitor;
+  await page.goto('/dan/-/jobs');
+  await status(page, '3 jobs');
+  expect(await box(page, 'Select all shown jobs').isChecked()).toBe(false);
+  await page.getByRole('button', { name: 'Select all 3 jobs' }).click();
+  await status(page, '3 jobs, 3 selected');
+  await page.getByRole('button', { name: 'Cancel', exact: true }).click();
+  await page.getByRole('button', { name: 'Cancel 3 jobs' }).click();
+  await status(page, '3 jobs cancelled');
+  visitor.expectQuiet();
+});
+
 test('who may only read cannot select, and a job shows its inputs', async () => {
   await run('source', 'echo x > out/x', { outputPath: 'out' });
   await until(ada, 'ada', 'source', 'SUCCEEDED');

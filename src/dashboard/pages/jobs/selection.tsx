@@ -89,7 +89,7 @@ export function SelectionBar({
   selection: ReturnType<typeof useSelection>;
   namespace: string;
   filter: Filter;
-  /** The names of the jobs that are shown. */
+  /** The names of the jobs that are shown, without arrays. */
   shown: readonly string[];
   total: number;
   onChange: () => void;
@@ -97,7 +97,9 @@ export function SelectionBar({
   const { names, matching } = selection;
   const count = matching ? total : names.size;
   const selectedShown = shown.filter((name) => names.has(name)).length;
-  const isAllShown = selectedShown === shown.length;
+  const isAllShown = shown.length > 0 && selectedShown === shown.length;
+  // A list of arrays alone has no jobs to select one by one.
+  const mayExtend = isAllShown || shown.length === 0;
   return (
     <div className="mb-2 flex min-h-9 flex-wrap items-center gap-x-3 gap-y-2">
       <input
@@ -116,7 +118,7 @@ export function SelectionBar({
         {formatCount(total, 'job')}
         {count > 0 && `, ${count} selected`}
       </p>
-      {isAllShown && !matching && total > shown.length && (
+      {mayExtend && !matching && total > shown.length && (
         <Button look="quiet" onClick={selection.selectMatching}>
           Select all {formatCount(total, 'job')}
         </Button>
