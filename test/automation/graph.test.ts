@@ -154,4 +154,32 @@ test('a job that asks for a secret it may not have fails the run with the reason
     problems: [{ message: expect.stringContaining('NOT_THERE') }],
     jobs: [],
   });
+  // A user who starts it is told at once.
+  const id = (
+    await ada.gql('{ repository(namespace: "ada", name: "secret") { run(number: 1) { id } } }')
+  ).repository.run.id;
+  const RERUN = 'mutation ($input: RerunRunInput!) { rerunRun(input: $input) { run { id } } }';
+  const { errors } = await ada.graphql(RERUN, { input: { id } });
+  expect(errors?.[0]?.message).toContain('NOT_THERE');
+});
+
+test('a run of 768 jobs is created in one transaction', async () => {
+  const numbers = JSON.stringify(Array.from({ length: 256 }, (_, i) => i));
+  await create(
+    'large',
+    ['x', 'y', 'z']
+      .map(
+        (name) => `  ${name}: { on: { push: true }, matrix: { n: ${numbers} }, command: hold }\n`,
+      )
+      .reduce((all, line) => all + line, 'jobs:\n'),
+  );
+  const { rows } = await eventually(async () => {
+    const found = await app.pool.query(
+      `select count(*)::int as jobs from jobs where run_id = (
+         select runs.id from runs join repositories r on r.id = repository_id where r.name = 'large')`,
+    );
+    expect(found.rows[0].jobs).toBeGreaterThan(0);
+    return found;
+  });
+  expect(rows).toEqual([{ jobs: 768 }]);
 });

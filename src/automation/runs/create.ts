@@ -72,21 +72,21 @@ export type RunPlan = { name: string; needs: { job: string; when: string }[] }[]
 const NAME_TRIES = 5;
 
 /**
- * @param claim runs first in the transaction; if it returns false, nothing is created
+ * @param claim for a run that no user waits for: runs first in the transaction, and if it returns false, nothing is created
  * @returns the id of the run; null if no job was selected
- * @throws AppError for a creator who lost the permission while the run was created; other errors of the database
+ * @throws AppError 400, 403, 404 if the jobs are refused; with `claim`, there is a failed run that says why instead
  */
 export async function createRun(
   services: CreateDeps,
   repository: RunRepository,
   run: NewRun,
-  claim: (tx: Prisma.TransactionClient) => Promise<boolean> = async () => true,
+  claim?: (tx: Prisma.TransactionClient) => Promise<boolean>,
 ): Promise<string | null> {
   const { file, problems } =
     run.text === null ? { file: null, problems: [] } : readJobFile(run.text);
   const names = file ? await run.select(file) : [];
   if (run.text === null || (file && names.length === 0)) {
-    await inTransaction(services.db, claim);
+    if (claim) await inTransaction(services.db, claim);
     return null;
   }
   const planned = file ? planJobs(file, names, shortRefName(run.ref)) : [];
@@ -98,7 +98,7 @@ export async function createRun(
   for (let tries = 1; ; tries++) {
     try {
       return await inTransaction(services.db, async (tx) => {
-        if (!(await claim(tx))) return null;
+        if (claim && !(await claim(tx))) return null;
         const id = await insertRun(tx, repository, { ...run, status, plan, problems });
         if (status === 'queued' && run.creator)
           await startJobs(services, tx, { id, repository, run, planned, creator: run.creator });
@@ -108,7 +108,7 @@ export async function createRun(
     } catch (error) {
       if (violatesUnique(error, 'name') && tries < NAME_TRIES) continue;
       // The jobs were refused: by a quota, a secret that the branch may not use, or a setting.
-      if (!(error instanceof AppError) || error.status >= 500) throw error;
+      if (!claim || !(error instanceof AppError) || error.status >= 500) throw error;
       const refused = [{ line: 1, column: 1, message: error.message }];
       return inTransaction(services.db, async (tx) => {
         if (!(await claim(tx))) return null;
@@ -160,7 +160,7 @@ async function insertRun(
       plan,
       problems: [...problems],
       file: keepsText ? text : null,
-      createdById: actor.userId,
+      createdById: await findExistingUser(tx, actor.userId),
       actor: actor.username,
       rerunOfId: rerunOfId ?? null,
       completedAt: isOver ? new Date() : null,
@@ -174,6 +174,15 @@ async function insertRun(
     details: { trigger, ref, sha: commit.sha, status },
   });
   return id;
+}
+
+/** Null if the user was deleted since the push. */
+async function findExistingUser(
+  tx: Prisma.TransactionClient,
+  id: string | null,
+): Promise<string | null> {
+  if (id === null) return null;
+  return (await tx.user.findUnique({ where: { id }, select: { id: true } }))?.id ?? null;
 }
 
 type JobsToStart = {
