@@ -67,7 +67,7 @@ import { describeWait } from './worker-capacity.ts';
 
 export { payloadToSend } from './artifacts/downloads.ts';
 export type { BudgetEventData } from './budgets.ts';
-export { insertJobs, type JobToInsert, type PreparedJob } from './dependencies/insert.ts';
+export { insertJobs, type JobToInsert } from './dependencies/insert.ts';
 export type { JobEventData } from './payload.ts';
 export { type CreateInput, checkRequest, type NamedValue } from './request.ts';
 export type { SecretBox } from './secrets.ts';

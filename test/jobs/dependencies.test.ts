@@ -160,6 +160,8 @@ test('a blocked job can be cancelled, and has no place in the queue', async () =
   expect(job.needs).toMatchObject([{ name: 'build', when: 'SUCCEEDED' }]);
   await it.cancel('test');
   await it.until('deploy', 'CANCELLED');
+  const cancelled = await it.ada.gql(`{ job(namespace: "ada", name: "test") { blocked } }`);
+  expect(cancelled.job.blocked).toBe(false);
   it.runner.release();
   await it.until('build', 'SUCCEEDED');
   expect(it.names()).toEqual(['build']);
@@ -177,6 +179,8 @@ test('dependencies that cannot be are refused, and nothing is created', async ()
   await refused({ needs: [{ job: 'x-1' }, { job: 'x-1' }] }, /more than once/);
   await refused({ array: { size: 0 } }, /size must be from 1 to 10000/);
   await refused({ array: { size: 10_001 } }, /size must be from 1 to 10000/);
+  const many = Array.from({ length: 6 }, (_, index) => ({ job: `x-${index}` }));
+  await refused({ array: { size: 10_000 }, needs: many }, /more than 50000 entries/);
   await refused({ array: { size: 2, maxParallel: 3 } }, /maxParallel must be from 1 to size/);
   await refused({ array: { size: 2 } }, /one of x-0 to x-1 exists/);
   await refused({ array: { size: 10_000 } }, /too long for this array/, 'y'.repeat(98));

@@ -23,6 +23,8 @@ export const DEPENDENCY_RULES = {
   maxArraySize: 10_000,
   /** The command, variables and secrets of an array are stored with each of its jobs. */
   maxArrayBytes: 256 * 2 ** 20,
+  /** Each job of an array has a row for each of its needs. */
+  maxArrayNeeds: 50_000,
   /** The names of branches, which groups may contain, have at most 255 bytes. */
   groupBytes: 500,
 } as const;
@@ -37,7 +39,7 @@ export function checkDependencies(
 ) {
   return {
     needs: checkNeeds(needs ?? []),
-    array: array == null ? null : checkArray(array, job),
+    array: array == null ? null : checkArray(array, job, needs?.length ?? 0),
     concurrencyGroup: concurrency == null ? null : checkGroup(concurrency.group),
     onConflict: concurrency == null ? null : (concurrency.onConflict ?? 'queue'),
   };
@@ -57,12 +59,18 @@ function checkNeeds(needs: readonly NeedRequest[]): Required<NeedRequest>[] {
 function checkArray(
   { size, maxParallel }: NonNullable<DependencyInput['array']>,
   { name, ...stored }: { name: string; command: string; env: object; secrets: object },
+  needs: number,
 ): ArrayRequest {
-  const { maxArraySize, maxArrayBytes } = DEPENDENCY_RULES;
+  const { maxArraySize, maxArrayBytes, maxArrayNeeds } = DEPENDENCY_RULES;
   if (size < 1 || size > maxArraySize)
     throw invalid('array', `size must be from 1 to ${maxArraySize}`);
   if (maxParallel != null && (maxParallel < 1 || maxParallel > size))
     throw invalid('array', 'maxParallel must be from 1 to size');
+  if (size * needs > maxArrayNeeds)
+    throw invalid(
+      'needs',
+      `must not have more than ${maxArrayNeeds} entries for all jobs of the array`,
+    );
   const longest = arrayJobName(name, size - 1);
   if (longest.length > 100)
     throw invalid(

@@ -182,9 +182,11 @@ export const Job = builder.prismaNode('Job', {
       select: { labels: { select: { key: true, value: true }, orderBy: { key: 'asc' } } },
       resolve: ({ labels }) => labels,
     }),
-    blocked: t.exposeBoolean('blocked', {
+    blocked: t.boolean({
       description:
         'Whether the job waits for other jobs, and is not in the queue. `progress` says for which.',
+      select: { blocked: true, status: true },
+      resolve: ({ blocked, status }) => blocked && status === 'queued',
     }),
     needs: t.field({
       type: [JobNeed],
