@@ -46,7 +46,7 @@ export type BudgetEventData = {
   };
 };
 
-export const BUDGET_RULES = { thresholds: { maxEntries: 10, min: 1, max: 100 } } as const;
+const BUDGET_RULES = { thresholds: { maxEntries: 10, min: 1, max: 100 } } as const;
 
 type Deps = { db: Db; pool: pg.Pool };
 
@@ -128,6 +128,18 @@ function checkThresholds(thresholds: readonly number[]): number[] {
   if (new Set(thresholds).size < thresholds.length)
     throw invalid('notify', 'must not have the same percentage twice');
   return thresholds.toSorted((a, b) => a - b);
+}
+
+/**
+ * Turns a refusal of the trigger into an error for users, without amounts: the transaction of the insert is aborted.
+ * @throws AppError 403, or `error` itself
+ */
+export function throwOverBudget(error: unknown): never {
+  if (!violatesCheck(error, 'jobs_within_budget')) throw error;
+  throw new AppError(
+    'quota_exceeded',
+    'The budget of the namespace for this month is used up. Months end in UTC',
+  );
 }
 
 /** Answers a refusal of the trigger `jobs_within_budget`. @throws AppError 403, or `error` itself */

@@ -41,7 +41,6 @@ import {
 import type { Outcome } from '../runners/runner.ts';
 import { demandValues } from '../secrets/secrets.ts';
 import { detachArtifacts, removeMarked } from './artifacts/kept.ts';
-import { throwIfOverBudget } from './budgets.ts';
 import { insertJobs, type PreparedJob } from './dependencies/insert.ts';
 import { arrayJobName, type Need, resolveNeeds } from './dependencies/request.ts';
 import { demandIdentity, toJobIdentity } from './identity.ts';
@@ -196,7 +195,7 @@ export async function insertJob<S extends Select>(
       await recordAudit(tx, author, { ...change, subject: id });
       const row = await tx.job.findUniqueOrThrow({ where: { id }, select });
       return row as unknown as Row<S>;
-    }).catch((error) => throwIfOverBudget(services, namespace.id, error));
+    });
   };
   return write().catch((error) => {
     // The repository was deleted after its branch was read.

@@ -227,6 +227,24 @@ test('a job that waits for another says so, and starts neither before its need n
   await until(client, name, 'second', 'SUCCEEDED');
 });
 
+test('arrays and jobs with needs are refused, and a raise lets them pass', async () => {
+  const { client, name } = await newUser();
+  await run(client, name, 'first');
+  await until(client, name, 'first', 'SUCCEEDED');
+  await set(client, name, '1.00');
+  await spend(name, '1.00');
+  for (const more of [{ array: { size: 100 } }, { needs: [{ job: 'first' }] }]) {
+    const { errors } = await run(client, name, 'many', 'exit 0', more);
+    expect(errors?.[0]?.extensions.code).toBe('QUOTA_EXCEEDED');
+  }
+  expect(await countJobs(name)).toBe(1);
+  await set(client, name, '2.00');
+  expect(
+    (await run(client, name, 'many', 'exit 0', { array: { size: 3 } })).errors,
+  ).toBeUndefined();
+  await until(client, name, 'many-2', 'SUCCEEDED');
+});
+
 test('each threshold is published once in a month, by whichever server, and also after a change', async () => {
   const { client, name } = await newUser();
   await set(client, name, '10.00', { notify: [100, 50, 80] });

@@ -14,6 +14,7 @@ import {
   type Transaction,
 } from '../../platform/database/statement.ts';
 import { requireQuota } from '../../platform/limits/quotas.ts';
+import { throwOverBudget } from '../budgets.ts';
 import { linkInputs } from '../inputs.ts';
 import { COLUMN_DEFAULTS, type JobData } from '../insert.ts';
 import type { PayloadRow } from '../payload.ts';
@@ -65,7 +66,7 @@ const MAX_UNBLOCKED = 100;
  * their insertion and their deletion. Jobs of the same `runJob` are one unit in a concurrency group: they take it together.
  *
  * @returns the jobs of each entry, in the given order, which is also the order in the queue
- * @throws AppError 403 (quota), 404 naming `needs` if a needed job was deleted meanwhile, and database errors as `writeNewJob`
+ * @throws AppError 403 (quota or budget), 404 naming `needs` if a needed job was deleted meanwhile, and database errors as `writeNewJob`
  */
 export async function insertJobs(
   services: { config: Config; secretBox: SecretBox },
@@ -205,7 +206,7 @@ async function insertEntry(
     firstId: ids[0] ?? '',
   });
   const notify = `select pg_notify('loam', topic)::text from unnest(${parameter(topics, 'text[]')}) topic`;
-  await runStatement(tx, `with ${parts.join(', ')} ${notify}`, values);
+  await runStatement(tx, `with ${parts.join(', ')} ${notify}`, values).catch(throwOverBudget);
   return rows.map(({ id, name }) => ({ id, name }));
 }
 
