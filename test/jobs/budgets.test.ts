@@ -366,3 +366,38 @@ test('the status has the cost, a forecast, and the cost by label', async () => {
   expect(Number(found.forecast)).toBeCloseTo(7 + left / 86_400_000, 1);
   expect(found.from).toMatch(/-01$/);
 });
+
+test('an array is refused as a whole, and a job that waits for another says for which', async () => {
+  const { client, name } = await newUser();
+  await set(client, name, '1.00');
+  await submit(client, { namespace: name, repo: `${name}/code`, name: 'first', command: 'hold' });
+  const needs = [{ job: 'first' }];
+  expect((await run(client, name, 'second', 'true', { needs })).errors).toBeUndefined();
+  await eventually(async () =>
+    expect((await job(client, name, 'second')).progress).toMatch(/first/),
+  );
+  await spend(name, '1');
+  const before = await countJobs(name);
+  const { errors } = await run(client, name, 'many', 'true', { array: { size: 100 } });
+  expect(errors?.[0]?.extensions).toMatchObject({ code: 'QUOTA_EXCEEDED' });
+  expect(errors?.[0]?.message).toMatch(/budget/);
+  expect(await countJobs(name)).toBe(before);
+
+  await enforce();
+  expect((await job(client, name, 'second')).progress).toMatch(/first/);
+  // It could start now, and does not.
+  const { db } = app.app.services;
+  const where = { name: 'second', namespace: { name } };
+  await db.job.updateMany({ where, data: { gpu: 'T4' } });
+  runner.release();
+  await until(client, name, 'first', 'SUCCEEDED');
+  await eventually(async () =>
+    expect(await db.job.findFirst({ where })).toMatchObject({ blocked: false }),
+  );
+  await enforce();
+  expect((await job(client, name, 'second')).progress).toMatch(/budget/);
+  // With cancel, jobs that wait for others end, too.
+  await set(client, name, '1.00', { onReached: 'CANCEL' });
+  await enforce();
+  await until(client, name, 'second', 'CANCELLED');
+});

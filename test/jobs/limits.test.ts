@@ -94,6 +94,18 @@ test('the costs of all attempts count, also after a restart and on another worke
   expect(ended.attempts.nodes).toHaveLength(2);
 });
 
+test('an attempt that was lost costs nothing, and the next worker enforces the same limit', async () => {
+  const runner = fakeRunner({ gpus: { 'H100-80GB': 8 } });
+  await using app = await startApp({ overrides: { runner } });
+  const ada = await withAda(app);
+  await run(ada, 'lost', 'lose', { ...H100S, maxCost: '0.50' });
+  const ended = await until(ada, 'ada', 'lost', 'FAILED');
+  expect(ended.totalCost).toBe('0.00');
+  const limit = runner.started[0]?.timeoutMs;
+  expect(limit).toBeLessThan(60_000);
+  expect(runner.started.map(({ timeoutMs }) => timeoutMs)).toEqual([limit, limit, limit, limit]);
+});
+
 test('a job whose GPUs are idle is cancelled, continuing the idle time after a restart', async () => {
   const fake = fakeRunner({ gpus: { T4: 4 }, graceMs: 50 });
   let load: number | null = 0;
