@@ -74,7 +74,14 @@ const ACTION_OF: Record<string, AuditAction> = {
   rerunJob: 'job.rerun',
   cancelJob: 'job.cancel',
   deleteJob: 'job.delete',
+  cancelJobs: 'job.cancel',
+  rerunJobs: 'job.rerun',
+  deleteJobs: 'job.delete',
+  setJobKept: 'job.keep',
   deleteKeptArtifacts: 'artifacts.delete',
+  setRetention: 'retention.set',
+  setBudget: 'budget.set',
+  deleteBudget: 'budget.delete',
   createWebhook: 'webhook.create',
   updateWebhook: 'webhook.update',
   deleteWebhook: 'webhook.delete',
@@ -140,12 +147,14 @@ describe('every mutation leaves one entry, and a refused mutation leaves none', 
       );
     const args = await make('admin');
     // The job of the matrix is finished, and cannot be cancelled.
-    if (name === 'cancelJob')
+    if (name === 'cancelJob' || name === 'cancelJobs') {
+      const { input } = args as { input: { name?: string; names?: string[] } };
       await app.pool.query(
         `update jobs set status = 'queued', available_at = now() + interval '1 h',
-        completed_at = null where name = $1`,
-        [(args as { input: { name: string } }).input.name],
+        completed_at = null where name = any($1)`,
+        [input.names ?? [input.name]],
       );
+    }
     const { body, entries } = await call(admin, queryOf('mutation', field, args), args);
     expect(body.errors).toBeUndefined();
     expect(new Set(entries.map(({ id }) => id)).size, JSON.stringify(entries)).toBe(1);
@@ -161,7 +170,7 @@ describe('every mutation leaves one entry, and a refused mutation leaves none', 
     );
   });
 
-  test('every action belongs to a mutation, a push, or a sign-in', () => {
+  test('every action belongs to a mutation, a push, a sign-in, or the server', () => {
     const known = Object.keys(AUDIT_ACTIONS);
     const others = [
       'repository.push',
@@ -169,6 +178,8 @@ describe('every mutation leaves one entry, and a refused mutation leaves none', 
       'session.create',
       'identity.connect',
       'device.approve',
+      'budget.cancel_jobs',
+      'retention.remove',
     ];
     expect(known.sort()).toEqual([...new Set([...Object.values(ACTION_OF), ...others])].sort());
   });

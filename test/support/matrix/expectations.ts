@@ -340,6 +340,25 @@ export const MUTATIONS: Record<string, Rule[]> = {
     },
   ],
 
+  setJobKept: [
+    {
+      from: 'write',
+      args: async (world) => ({ input: { ...(await job(world)), kept: true } }),
+    },
+  ],
+  setRetention: [{ from: 'admin', args: () => ({ input: { namespace, jobDays: 3650 } }) }],
+  setBudget: [
+    { from: 'admin', args: () => ({ input: { namespace, month: '1000000' } }) },
+    {
+      from: 'operator',
+      args: () => ({ input: { namespace, owner: 'OPERATOR', month: '1000000' } }),
+    },
+  ],
+  deleteBudget: [
+    { from: 'admin', args: async (world) => ({ input: await world.budget('NAMESPACE') }) },
+    { from: 'operator', args: async (world) => ({ input: await world.budget('OPERATOR') }) },
+  ],
+
   createWebhook: [
     { from: 'admin', args: ({ webhookInput }) => ({ input: webhookInput() }) },
     // Needs `admin` in all of its namespaces.
@@ -422,7 +441,7 @@ export const NODES: Record<string, Level | 'owner'> = {
   Delivery: 'admin',
 };
 
-/** The lists of a namespace: callers below `from` see no private entries, or are refused. */
+/** The lists and objects of a namespace: callers below `from` see no private entries, or are refused. */
 export const NAMESPACE_LISTS: Record<
   string,
   { args: string; selection: string; refused: boolean; from?: Level }
@@ -440,6 +459,14 @@ export const NAMESPACE_LISTS: Record<
     args: '(from: "2026-01-01", to: "2026-12-31")',
     selection: '{ edges { node { jobs } } }',
     refused: true,
+  },
+  budget: { args: '', selection: '{ cost }', refused: true },
+  retention: { args: '', selection: '{ jobDays }', refused: true },
+  retentionPreview: {
+    args: '(jobDays: 1)',
+    selection: '{ kind }',
+    refused: true,
+    from: 'admin',
   },
   keptArtifacts: { args: '', selection: '{ edges { node { jobId } } }', refused: false },
   events: { args: '', selection: '{ edges { node { id payload } } }', refused: true },

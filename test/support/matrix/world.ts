@@ -246,6 +246,15 @@ export async function createWorld(loam: Loam) {
     return rule;
   }
 
+  async function budget(owner: 'NAMESPACE' | 'OPERATOR') {
+    const key = { namespace: 'acme', owner };
+    await operator.gql(
+      'mutation ($input: SetBudgetInput!) { setBudget(input: $input) { budget { cost } } }',
+      { input: { ...key, month: '1000000' } },
+    );
+    return key;
+  }
+
   /** Of the namespace. */
   async function stored(kind: 'Secret' | 'Variable'): Promise<{ name: string }> {
     const name = unique().toUpperCase().replaceAll('-', '_');
@@ -259,6 +268,9 @@ export async function createWorld(loam: Loam) {
   const variable = () => stored('Variable');
   await secret();
   await variable();
+  await operator.gql(
+    'mutation { setRetention(input: {namespace: "acme", jobDays: 3650}) { retention { jobDays } } }',
+  );
 
   const {
     viewer,
@@ -295,6 +307,7 @@ export async function createWorld(loam: Loam) {
     repository,
     allowedSecret,
     branchRule,
+    budget,
     secret,
     variable,
     lock,
@@ -325,6 +338,7 @@ export function shared(world: World): World {
     repository: once(repository),
     allowedSecret: once(allowedSecret),
     branchRule: once(branchRule),
+    budget: once(world.budget),
     secret: once(world.secret),
     variable: once(world.variable),
     lock: once(lock),
