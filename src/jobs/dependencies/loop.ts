@@ -33,10 +33,7 @@ const TRANSACTION = { maxWait: 10_000, timeout: 60_000 };
  * Called in the transaction that handles changes of jobs, with the ids of jobs that were inserted, changed their status or were
  * deleted, or whose attempt ended after they did.
  */
-type OnJobsChanged = (
-  tx: Prisma.TransactionClient,
-  jobIds: readonly string[],
-) => Promise<void>;
+type OnJobsChanged = (tx: Prisma.TransactionClient, jobIds: readonly string[]) => Promise<void>;
 
 type Deps = { db: PrismaClient; bus: Bus; log: Logger; onChanged: OnJobsChanged };
 
