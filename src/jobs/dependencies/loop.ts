@@ -13,6 +13,7 @@
  * another server looks within a second.
  */
 import { setTimeout as delay } from 'node:timers/promises';
+import type pg from 'pg';
 import type { Prisma, PrismaClient } from '../../../prisma/generated/client.ts';
 import { JOB_CHANGES_LOCK } from '../../base/advisory-locks.ts';
 import type { Logger } from '../../base/log.ts';
@@ -35,7 +36,7 @@ const TRANSACTION = { maxWait: 10_000, timeout: 60_000 };
  */
 type OnJobsChanged = (tx: Prisma.TransactionClient, jobIds: readonly string[]) => Promise<void>;
 
-type Deps = { db: PrismaClient; bus: Bus; log: Logger; onChanged: OnJobsChanged };
+type Deps = { db: PrismaClient; pool: pg.Pool; bus: Bus; log: Logger; onChanged: OnJobsChanged };
 
 /** Runs until disposed. */
 export function startDependencyLoop(deps: Deps): AsyncDisposable {
@@ -62,7 +63,11 @@ async function settleAll(deps: Deps, signal: AbortSignal): Promise<void> {
 }
 
 /** @returns the number of changes that were handled; 0 also if another server does it */
-async function settlePage({ db, onChanged }: Pick<Deps, 'db' | 'onChanged'>): Promise<number> {
+async function settlePage({
+  db,
+  pool,
+  onChanged,
+}: Pick<Deps, 'db' | 'pool' | 'onChanged'>): Promise<number> {
   // Without a transaction while there is nothing to do.
   const [any] = await db.$queryRaw<object[]>`select 1 from job_changes limit 1`;
   if (!any) return 0;
@@ -76,7 +81,7 @@ async function settlePage({ db, onChanged }: Pick<Deps, 'db' | 'onChanged'>): Pr
     const rows = await runStatement<{ jobId: string }>(tx, TAKE_CHANGES, [PAGE]);
     if (rows.length === 0) return 0;
     const ids = [...new Set(rows.map(({ jobId }) => jobId))];
-    await settleJobs(tx, ids, () => onChanged(tx, ids));
+    await settleJobs(pool, tx, ids, () => onChanged(tx, ids));
     return rows.length;
   }, TRANSACTION);
 }

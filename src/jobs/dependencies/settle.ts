@@ -6,13 +6,15 @@
  * 3. Blocked jobs among these: needs that can no longer be met cancel the job, needs that are met put it in line for its slots.
  * 4. Groups of these jobs: free slots go to the waiting jobs with the smallest ids. A job takes its slots of both groups at once
  *    or none, so that two jobs never wait for each other.
- * 5. The decided jobs are locked and written.
+ * 5. The decided jobs are locked and written. Jobs that may be running are cancelled in transactions of their own before that.
  */
+import type pg from 'pg';
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import type { GroupConflict, JobStatus, NeedCondition } from '../../../prisma/generated/enums.ts';
 import { runStatement } from '../../platform/database/statement.ts';
-import { moveToCancelled, readHoldingAttempts } from '../jobs.ts';
-import { lockJobs, moveLockedJobs, PHASES } from '../state.ts';
+import { cancelLockedJobs } from '../bulk.ts';
+import { moveToCancelled } from '../jobs.ts';
+import { isOver, lockJobs, moveLockedJobs, PHASES, withLockedJobs } from '../state.ts';
 import {
   describeNeeds,
   describeReplaced,
@@ -40,6 +42,7 @@ type Decisions = {
 
 /** @param beforeEnd runs before the locks that workers wait for are taken */
 export async function settleJobs(
+  pool: pg.Pool,
   tx: Tx,
   ids: readonly string[],
   beforeEnd: () => Promise<void>,
@@ -59,7 +62,7 @@ export async function settleJobs(
   for (const id of ready) if (!withSlots.has(id)) decisions.unblock.add(id);
   const keys = [...new Set([...released, ...own].map(({ key }) => key))];
   if (keys.length > 0) await fillGroups(tx, keys, ids, decisions);
-  await write(tx, decisions, beforeEnd);
+  await write(pool, tx, decisions, beforeEnd);
 }
 
 /** Jobs of the page itself are handled in this step; if they end now, that is a change of its own. */
@@ -233,16 +236,14 @@ function isReplaced({ key, unit, jobId }: Candidate, replacing: readonly Replaci
 }
 
 async function write(
+  pool: pg.Pool,
   tx: Tx,
   { cancel, unblock, progress, again }: Decisions,
   beforeEnd: () => Promise<void>,
 ): Promise<void> {
+  if (cancel.size > 0) await cancelUnblocked(pool, tx, cancel);
   const jobs = cancel.size > 0 ? await lockJobs(tx, [...cancel.keys()]) : [];
-  const active = jobs.filter(({ status }) => status === 'queued' || status === 'running');
-  const attempts = await readHoldingAttempts(
-    tx,
-    active.map(({ attemptId }) => attemptId),
-  );
+  const active = jobs.filter(({ status }) => !isOver(status));
   const unblocked = await runStatement<{ namespaceId: string }>(tx, UNBLOCK, [
     [...unblock],
     PHASES.waiting,
@@ -251,14 +252,38 @@ async function write(
     await runStatement(tx, SET_PROGRESS, [[...progress.keys()], [...progress.values()]]);
   if (again.size > 0) await runStatement(tx, LOOK_AGAIN, [[...again]]);
   await beforeEnd();
-  await moveLockedJobs(tx, active, (job, now) => {
-    const attempt = attempts.find(({ id }) => id === job.attemptId) ?? null;
-    const move = moveToCancelled(attempt, now);
-    return { ...move, phase: cancel.get(job.id) ?? move.phase };
-  });
+  // Blocked jobs have no attempt.
+  await moveLockedJobs(tx, active, (job, now) => moveToCancelled(null, now, cancel.get(job.id)));
   // The commit changes the counts of these namespaces. Everyone locks them in this order.
   const namespaces = [...active, ...unblocked].map(({ namespaceId }) => namespaceId);
   if (namespaces.length > 0) await runStatement(tx, LOCK_NAMESPACES, [[...new Set(namespaces)]]);
+}
+
+/**
+ * Cancels the jobs that are not blocked, each in a transaction of its own: a worker may move them meanwhile, and this transaction
+ * has its xid already, so its events would come before the event of that move. If this transaction is rolled back, the next one
+ * finds these jobs cancelled.
+ */
+async function cancelUnblocked(
+  pool: pg.Pool,
+  tx: Tx,
+  cancel: ReadonlyMap<string, string>,
+): Promise<void> {
+  const unblocked = await runStatement<{ id: string }>(
+    tx,
+    `select id from jobs where id = any ($1::text[]) and not blocked and status in ('queued', 'running')`,
+    [[...cancel.keys()]],
+  );
+  for (const { id } of unblocked)
+    await withLockedJobs(
+      pool,
+      [id],
+      async (client, jobs) => {
+        const active = jobs.filter(({ status }) => !isOver(status));
+        if (active.length > 0) await cancelLockedJobs(client, active, [], cancel.get(id));
+      },
+      { isWaiting: true },
+    );
 }
 
 /** The `where` is checked again under the lock of the row: the job may have been cancelled meanwhile. */
