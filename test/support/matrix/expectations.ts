@@ -12,6 +12,8 @@ export type Rule = {
    * that another has deleted; callers without permission share one target.
    */
   args?(world: World, actor: string): object | Promise<object>;
+  /** Callers below `from` are told that there is no such object, because its name could be guessed. */
+  isHidden?: true;
   /** Causes an event for a subscription that shows new events only. */
   event?(world: World): Promise<unknown>;
 };
@@ -74,6 +76,7 @@ export const QUERIES: Record<string, Rule[]> = {
   repositoryPage: [{ from: 'anyone', ...named }],
   auditLog: [{ from: 'operator' }],
   jobOptions: [{ from: 'account' }],
+  checkJobFile: [{ from: 'account', args: ({ jobFile }) => ({ text: jobFile }) }],
   search: [{ from: 'account', args: () => ({ text: namespace }) }],
   users: [{ from: 'operator' }],
   organizations: [{ from: 'operator' }],
@@ -340,6 +343,27 @@ export const MUTATIONS: Record<string, Rule[]> = {
     },
   ],
 
+  startRun: [
+    { from: 'write', args: async (world) => ({ input: { id: await world.automated() } }) },
+  ],
+  approveRun: [
+    { from: 'write', args: async (world) => ({ input: { id: await world.waitingRun() } }) },
+  ],
+  cancelRun: [
+    { from: 'write', args: async (world) => ({ input: { id: await world.waitingRun() } }) },
+  ],
+  rerunRun: [{ from: 'write', args: async (world) => ({ input: { id: await world.endedRun() } }) }],
+  createSchedule: [
+    {
+      from: 'write',
+      args: async (world) => ({
+        input: { id: await world.repository(), ...world.scheduleInput() },
+      }),
+    },
+  ],
+  deleteSchedule: [
+    { from: 'write', args: async (world) => ({ input: { id: await world.schedule() } }) },
+  ],
   setJobKept: [
     {
       from: 'write',
@@ -415,6 +439,7 @@ export const SUBSCRIPTIONS: Record<string, Rule[]> = {
   jobEvents: [{ from: 'read', args: () => ({ namespace, after: 0 }) }],
   repositoryEvents: [{ from: 'read', args: () => ({ namespaces: [namespace], after: 0 }) }],
   events: [{ from: 'read', args: () => ({ namespaces: [namespace], after: 0 }) }],
+  runChanges: [{ from: 'read', isHidden: true, args: () => ({ namespace, name: 'work' }) }],
   webhookDeliveries: [
     {
       from: 'admin',
@@ -431,6 +456,7 @@ export const NODES: Record<string, Level | 'owner'> = {
   Repository: 'read',
   Job: 'read',
   JobAttempt: 'read',
+  Run: 'read',
   Member: 'read',
   AccessToken: 'owner',
   ApiKey: 'admin',

@@ -95,6 +95,56 @@ export async function createWorld(loam: Loam) {
     return name;
   }
 
+  const jobFile = 'jobs: {a: {on: {push: true, manual: true}, command: exit 0, gpu: none}}';
+
+  async function commitJobFile(client: Client, id: string): Promise<void> {
+    const changes = [{ path: '.loam/jobs.yml', content: jobFile }];
+    await client.gql(
+      'mutation ($input: CreateCommitInput!) { createCommit(input: $input) { commit { sha } } }',
+      { input: { id, branch: 'main', message: 'Add jobs', changes } },
+    );
+  }
+
+  /** A repository with a file of jobs. */
+  async function automated(): Promise<string> {
+    const id = await repository();
+    await commitJobFile(operator, id);
+    return id;
+  }
+
+  /** A run that waits for approval, because the credential of the push may not create jobs. */
+  async function waitingRun(): Promise<string> {
+    const id = await repository();
+    await commitJobFile(await pat('admin', { name: unique(), scopes: ['repo:write'] }), id);
+    return eventually(async () => {
+      const { node } = await operator.gql(
+        `query ($id: ID!) { node(id: $id) { ... on Repository { runs { nodes { id status } } } } }`,
+        { id },
+      );
+      const [run] = node.runs.nodes;
+      if (run?.status !== 'WAITING_FOR_APPROVAL') throw new Error(`the run is ${run?.status}`);
+      return run.id;
+    });
+  }
+
+  async function endedRun(): Promise<string> {
+    const id = await waitingRun();
+    await operator.gql('mutation ($id: ID!) { cancelRun(input: {id: $id}) { run { id } } }', {
+      id,
+    });
+    return id;
+  }
+
+  const scheduleInput = () => ({ name: unique(), cron: '0 3 1 1 *', file: jobFile });
+
+  async function schedule(): Promise<string> {
+    const { createSchedule } = await operator.gql(
+      `mutation ($input: CreateScheduleInput!) { createSchedule(input: $input) { schedule { id } } }`,
+      { input: { id: await repository(), ...scheduleInput() } },
+    );
+    return createSchedule.schedule.id;
+  }
+
   /** Deletes a job and keeps its artifacts. @returns the id that the job had */
   async function keptArtifacts(owner = 'admin'): Promise<string> {
     const name = await job(owner, { command: 'echo done; mkdir out; exit 0', outputPath: 'out' });
@@ -290,6 +340,7 @@ export async function createWorld(loam: Loam) {
     Repository: await repository(),
     Job: aJob.id,
     JobAttempt: aJob.attempts.nodes[0].id,
+    Run: await waitingRun(),
     Member: namespace.members.nodes[0].id,
     AccessToken: accessToken.id,
     ApiKey: apiKey.id,
@@ -305,6 +356,10 @@ export async function createWorld(loam: Loam) {
   const home = (name: string) => (clients[name] ? name : 'alone');
   const made = {
     repository,
+    automated,
+    waitingRun,
+    endedRun,
+    schedule,
     allowedSecret,
     branchRule,
     budget,
@@ -326,7 +381,8 @@ export async function createWorld(loam: Loam) {
     organization,
   };
   const asOperator = (query: string, variables: object) => operator.gql(query, variables);
-  return { callers, ids, unique, home, jobInput, webhookInput, sendTest, asOperator, ...made };
+  const inputs = { jobFile, jobInput, scheduleInput, webhookInput };
+  return { callers, ids, unique, home, ...inputs, sendTest, asOperator, ...made };
 }
 
 /** The same world, in which each object is created once and reused. */
@@ -336,6 +392,10 @@ export function shared(world: World): World {
   return {
     ...world,
     repository: once(repository),
+    automated: once(world.automated),
+    waitingRun: once(world.waitingRun),
+    endedRun: once(world.endedRun),
+    schedule: once(world.schedule),
     allowedSecret: once(allowedSecret),
     branchRule: once(branchRule),
     budget: once(world.budget),
