@@ -1,6 +1,7 @@
 /**
  * `npm run bench:automation`: an array of 10,000 jobs is created, listed, and run by a runner that does nothing; and the duration
- * of a claim beside 100,000 jobs that wait for others against the same claim without them, in alternating rounds.
+ * of a claim beside 100,000 jobs that wait for others against the same claim without them, in alternating rounds; and the time from
+ * a push to the first line of the job that it starts, against a job that is created over REST right after the same push.
  */
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -15,13 +16,16 @@ import { inPoolTransaction, openDatabase } from '../src/platform/database/client
 import { eventually } from '../test/support/eventually.ts';
 import { fakeRunner } from '../test/support/fake-runner.ts';
 import { Client } from '../test/support/harness.ts';
-import { TOKEN } from './repository.ts';
+import { createJob, firstLine } from './jobs.ts';
+import { median, openBench, TOKEN } from './repository.ts';
 
 const SIZE = Number(process.argv[2] ?? 10_000);
 const BLOCKED = 100_000;
 const ROUNDS = 4;
 const CLAIMS = 300;
 const NAMESPACES = 100;
+const WARM_UPS = 20;
+const PAIRS = 40;
 const MACHINES = [{ id: 'local', cpus: 1_000, memoryBytes: 2 ** 43, gpus: {} }];
 
 await using cleanup = new AsyncDisposableStack();
@@ -36,6 +40,7 @@ const { host, user, database: name } = database.target;
 
 await runArray(`postgresql://${user}@localhost/${name}?host=${encodeURIComponent(host)}`);
 await compareClaims();
+await comparePushes();
 
 async function runArray(databaseUrl: string): Promise<void> {
   const config = readConfig({
@@ -165,6 +170,48 @@ async function claimOneByOne(): Promise<number[]> {
     );
   }
   return taken;
+}
+
+/** Both sides alternate, and count from the start of `git push` until the line was printed. */
+async function comparePushes(): Promise<void> {
+  await using bench = await openBench({ LOAM_JOB_NETWORK: 'host' });
+  const file = `jobs:\n  first:\n    on: { push: {} }\n    command: echo first line\n`;
+  const { workspace, server } = bench;
+  for (const name of ['automated', 'plain']) {
+    await bench.create(name);
+    await workspace.git('.', 'init', '-q', '-b', 'main', name);
+  }
+  const push = async (name: string, i: number, files: Record<string, string> = {}) => {
+    await workspace.commit(name, { ...files, 'a.txt': `${i}` });
+    const begun = Date.now();
+    await workspace.git(name, 'push', '-q', bench.remote(name), 'HEAD:main');
+    return begun;
+  };
+  const follow = async (job: string) => {
+    const { printed, ended } = await eventually(() => firstLine(server.base, job), 10_000);
+    await ended;
+    return printed;
+  };
+  const taken: Record<'automated' | 'plain', number[]> = { automated: [], plain: [] };
+  for (let i = 1; i <= WARM_UPS + PAIRS; i++) {
+    const automated = await push('automated', i, { '.loam/jobs.yml': file });
+    const automatedLine = await follow(`first-${i}`);
+    const plain = await push('plain', i);
+    await createJob(server.base, {
+      repo: 'admin/plain',
+      name: `plain${i}`,
+      command: 'echo first line',
+    });
+    const plainLine = await follow(`plain${i}`);
+    if (i <= WARM_UPS) continue;
+    taken.automated.push(automatedLine - automated);
+    taken.plain.push(plainLine - plain);
+  }
+  const [ours, theirs] = [median(taken.automated), median(taken.plain)];
+  console.log(
+    `push → first line of its job  ${ours} ms; of a job by REST right after it  ${theirs} ms`,
+  );
+  console.log(`  ${ours - theirs} ms more, in ${PAIRS} pairs`);
 }
 
 function quantile(values: readonly number[], percent: number): number {
