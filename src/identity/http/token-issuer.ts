@@ -16,7 +16,7 @@ const CACHE_CONTROL = 'public, max-age=300';
 const CLAIMS = [
   ...['iss', 'sub', 'aud', 'iat', 'nbf', 'exp', 'jti'],
   ...['namespace', 'namespace_id', 'repository', 'repository_id', 'ref', 'sha'],
-  ...['job', 'job_id', 'actor', 'actor_id'],
+  ...['job', 'job_id', 'run', 'run_id', 'actor', 'actor_id'],
 ];
 
 /** @param countRequest applies the rate limit */

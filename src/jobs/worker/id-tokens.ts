@@ -40,6 +40,8 @@ type Source = {
   /** Of the creator in the namespace. */
   role: Role | null;
   commandFromRef: boolean;
+  runId: string | null;
+  runNumber: number | null;
 };
 
 const SOURCE = `
@@ -48,11 +50,13 @@ const SOURCE = `
     r.id as "repositoryId", r.name as repository, j.branch, j.snapshot_id as "snapshotId", j.tag,
     j.commit_sha as "commitSha", u.id as "actorId", u.username as actor,
     u.disabled_at is not null as "isDisabled", j.command_from_ref as "commandFromRef",
+    run.id as "runId", run.number as "runNumber",
     case when u.operator or n.user_id = u.id then 'admin' else (
       select role::text from members m where m.namespace_id = n.id and m.user_id = u.id) end as role
   from jobs j join namespaces n on n.id = j.namespace_id
     left join repositories r on r.id = j.repository_id and r.namespace_id = j.namespace_id
     left join users u on u.id = j.created_by_id
+    left join runs run on run.id = j.run_id and run.repository_id = r.id
   where j.attempt_id = $1`;
 
 /**
@@ -120,7 +124,7 @@ function subjectOf(source: Source): string {
 }
 
 function otherClaims(source: Source): Record<string, string> {
-  const { repositoryId, repository, commitSha, namespace } = source;
+  const { repositoryId, repository, commitSha, namespace, runId, runNumber } = source;
   return {
     namespace,
     namespace_id: source.namespaceId,
@@ -132,6 +136,7 @@ function otherClaims(source: Source): Record<string, string> {
     }),
     job: source.job,
     job_id: source.jobId,
+    ...(runId !== null && { run: `${namespace}/${repository}#${runNumber}`, run_id: runId }),
     actor: source.actor ?? '',
     actor_id: source.actorId ?? '',
   };
