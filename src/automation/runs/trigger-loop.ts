@@ -19,7 +19,7 @@ import type { Account } from '../../identity/permissions.ts';
 import { retryWhileUnavailable } from '../../platform/database/outage.ts';
 import { runStatement } from '../../platform/database/statement.ts';
 import type { Bus } from '../../platform/events/bus.ts';
-import type { RepositoryReadDeps } from '../../repositories/repositories.ts';
+import { lockRepository, type RepositoryReadDeps } from '../../repositories/repositories.ts';
 import { type JobFile, readJobFile } from '../file.ts';
 import { hasPathFilters, selectJobs } from '../plan.ts';
 import { refreshSchedules } from '../schedules/schedules.ts';
@@ -138,8 +138,10 @@ async function startForPush(
   const commit = await readRunCommit(services, repository.id, row.after);
   const creator = row.mayCreateJobs ? await readAccount(services.pool, row.actor) : null;
   const claim = async (tx: Prisma.TransactionClient) => {
+    const isOfDefault = await isOfDefaultBranch(tx, row);
+    if (isOfDefault && (await isTooEarly(tx, row))) return false;
     if (!(await take(tx, row))) return false;
-    if (row.ref === REF_PREFIX.branch + repository.defaultBranch) {
+    if (isOfDefault) {
       const { file } = commit?.text == null ? { file: null } : readJobFile(commit.text);
       await refreshSchedules(tx, repository, { file, creator });
     }
@@ -194,6 +196,31 @@ async function startForSchedule(
     creator: owner,
   };
   await createRun(services, repository, run, (tx) => take(tx, row));
+}
+
+/** Locks the repository, so that its schedules are replaced by one push at a time. */
+async function isOfDefaultBranch(
+  tx: Prisma.TransactionClient,
+  { repositoryId, ref }: TriggerRow,
+): Promise<boolean> {
+  if (!(await lockRepository(tx, repositoryId))) return false;
+  const select = { defaultBranch: true } as const;
+  const row = await tx.repository.findUniqueOrThrow({ where: { id: repositoryId }, select });
+  return ref === REF_PREFIX.branch + row.defaultBranch;
+}
+
+const EARLIER_MS = 1_000;
+
+/** Postpones a row while an earlier one of its branch is there, or the schedules of an earlier push would stay. */
+async function isTooEarly(
+  tx: Prisma.TransactionClient,
+  { id, repositoryId, ref }: TriggerRow,
+): Promise<boolean> {
+  const where = { repositoryId, ref, scheduleId: null, id: { lt: id } };
+  if (!(await tx.runTrigger.findFirst({ where, select: { id: true } }))) return false;
+  const dueAt = new Date(Date.now() + EARLIER_MS);
+  await tx.runTrigger.updateMany({ where: { id }, data: { dueAt } });
+  return true;
 }
 
 /** Deletes the row in the transaction of the run. @returns false if another server has used it */
