@@ -8,7 +8,7 @@ import { recordAudits } from '../identity/audit.ts';
 import type { Account } from '../identity/permissions.ts';
 import type { Db } from '../platform/database/client.ts';
 import type { CommitSource } from '../repositories/repositories.ts';
-import { type JobInput, resolveInputs } from './inputs.ts';
+import { resolveInputs } from './inputs.ts';
 import {
   insertJobs,
   type JobToInsert,
@@ -51,11 +51,11 @@ export async function insertRunJobs(
   creator: Account,
   { runId, namespace, source, isFromRef, jobs }: RunJobs,
 ): Promise<void> {
-  const own = new Set(jobs.map(({ request }) => request.name));
+  const siblings = new Map(jobs.map(({ request }) => [request.name, request]));
   const prepared: JobToInsert[] = [];
   for (const { key, request, needs, maxParallel } of jobs) {
-    const others = request.inputs.filter(({ job }) => !own.has(job));
-    const inputs = await resolveInputs({ db: tx }, creator, namespace.id, others);
+    const { inputs: named } = request;
+    const inputs = await resolveInputs({ db: tx }, creator, namespace.id, named, siblings);
     const job = await prepareJob(services, creator, {
       namespace,
       request: { ...request, inputs, needs: [] },
@@ -73,23 +73,6 @@ export async function insertRunJobs(
     await insertJobs(services, tx, { namespace, jobs: prepared, run: { id: runId } })
   ).flat();
   const ids = new Map(inserted.map(({ id, name }) => [name, id]));
-  for (const { request } of jobs)
-    if (request.inputs.some(({ job }) => own.has(job))) {
-      // They wait for these jobs, so no attempt has started without its inputs.
-      const others = request.inputs.filter(({ job }) => !own.has(job));
-      const resolved = await resolveInputs({ db: tx }, creator, namespace.id, others);
-      const inputs = request.inputs.map((input): JobInput => {
-        const jobId = ids.get(input.job);
-        return jobId
-          ? { ...input, jobId }
-          : (resolved.find(({ job }) => job === input.job) as JobInput);
-      });
-      await tx.job.update({
-        where: { id: ids.get(request.name) ?? '' },
-        data: { inputs },
-        select: { id: true },
-      });
-    }
   const { repo, branch } = source;
   await recordAudits(
     tx,
@@ -104,13 +87,14 @@ export async function insertRunJobs(
   );
 }
 
-/** Cancels the jobs of a run that have not ended. @returns their ids */
+/** Cancels the jobs of a run in the namespace that have not ended. @returns their ids */
 export async function cancelJobsOfRun(
   tx: Prisma.TransactionClient,
   runId: string,
+  namespaceId: string,
 ): Promise<string[]> {
   const jobs = await tx.job.findMany({
-    where: { runId, status: { in: ['queued', 'running'] } },
+    where: { runId, namespaceId, status: { in: ['queued', 'running'] } },
     select: { id: true },
     orderBy: { id: 'asc' },
   });

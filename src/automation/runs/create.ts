@@ -52,6 +52,11 @@ export type NewRun = {
   text: string | null;
   /** The text is not that of the commit, so it is kept with the run. */
   keepsText?: boolean;
+  /**
+   * The ref does not point to the commit any more. It may have been unprotected when the commit was there, so the creator must be
+   * allowed to push to it if the jobs ask for its secrets or its identity.
+   */
+  hasMoved?: boolean;
   /** Selects jobs of a valid file; none: there is no run. */
   select: (
     file: NonNullable<ReturnType<typeof readJobFile>['file']>,
@@ -65,8 +70,8 @@ export type NewRun = {
   earlier?: ReadonlyMap<string, string>;
 };
 
-/** A job of the file, with the jobs that it needs. */
-export type RunPlan = { name: string; needs: { job: string; when: string }[] }[];
+/** A job of the file, with the jobs that it needs, and the number of its combinations. */
+export type RunPlan = { name: string; needs: { job: string; when: string }[]; jobs: number }[];
 
 /** The most times that names of jobs are chosen, because another transaction may take one of them. */
 const NAME_TRIES = 5;
@@ -91,7 +96,11 @@ export async function createRun(
   }
   const planned = file ? planJobs(file, names, shortRefName(run.ref)) : [];
   const plan: RunPlan = file
-    ? names.map((name) => ({ name, needs: [...(file.jobs.get(name)?.needs ?? [])] }))
+    ? names.map((name) => ({
+        name,
+        needs: [...(file.jobs.get(name)?.needs ?? [])],
+        jobs: planned.filter(({ key }) => key === name).length,
+      }))
     : [];
   const isAllowed = run.creator !== null && can(run.creator, 'job.create', targetOf(repository));
   const status: RunStatus = !file ? 'invalid' : isAllowed ? 'queued' : 'waiting_for_approval';
@@ -188,7 +197,7 @@ async function findExistingUser(
 type JobsToStart = {
   id: string;
   repository: RunRepository;
-  run: Pick<NewRun, 'ref' | 'commit' | 'earlier' | 'keepsText'>;
+  run: Pick<NewRun, 'ref' | 'commit' | 'earlier' | 'keepsText' | 'hasMoved'>;
   planned: readonly PlannedJob[];
   creator: Account;
 };
@@ -217,7 +226,7 @@ export async function startJobs(
     runId: id,
     namespace,
     source,
-    isFromRef: !run.keepsText,
+    isFromRef: !run.keepsText && !run.hasMoved,
     jobs: planned.map((job, i) => ({
       key: job.key,
       request: checkRequest({

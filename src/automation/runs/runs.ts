@@ -1,10 +1,10 @@
 /** Reads runs, and starts, approves, cancels and repeats them for users. */
 import type { Prisma } from '../../../prisma/generated/client.ts';
-import { AppError, invalid, notFound } from '../../base/errors.ts';
+import { AppError, forbidden, invalid, notFound } from '../../base/errors.ts';
 import { isId } from '../../base/ids.ts';
 import { isRefName } from '../../git/names.ts';
 import { recordAudit } from '../../identity/audit.ts';
-import { demand, demandAccount, type Viewer } from '../../identity/permissions.ts';
+import { type Account, demand, demandAccount, type Viewer } from '../../identity/permissions.ts';
 import { cancelJobsOfRun } from '../../jobs/run-jobs.ts';
 import type { Db } from '../../platform/database/client.ts';
 import { inTransaction, violatesUnique } from '../../platform/database/client.ts';
@@ -18,7 +18,7 @@ import {
   type RepositoryId,
   type RepositoryReadDeps,
 } from '../../repositories/repositories.ts';
-import { readJobFile } from '../file.ts';
+import { type JobFile, readJobFile } from '../file.ts';
 import { planJobs, selectJobs } from '../plan.ts';
 import { readRunCommit } from './commit.ts';
 import {
@@ -77,7 +77,7 @@ export async function startRun<S extends Select>(
   { ref, job = null, ...key }: StartInput,
   select: S,
 ): Promise<Row<S>> {
-  const account = demandAccount(viewer);
+  const account = demandStarter(viewer);
   const row = await demandRepository(services.db, viewer, key, 'job.create', {});
   const repository = await readRepository(services.db, row.id);
   const { name, commit } = await resolveRef(services, repository.id, ref ?? row.defaultBranch);
@@ -120,11 +120,13 @@ export async function approveRun<S extends Select>(
   { id }: { id: string },
   select: S,
 ): Promise<Row<S>> {
-  const account = demandAccount(viewer);
+  const account = demandStarter(viewer);
   const { run, repository } = await findRunForAction(services.db, viewer, id, 'job.create');
   const commit = await readRunCommit(services, repository.id, run.sha);
   const { file } = readJobFile(run.file ?? commit?.text ?? '');
   if (!file) throw new AppError('conflict', 'The commit of the run is no longer in the repository');
+  demandOwnFile(account, run, file);
+  const hasMoved = await hasRefMoved(services, run);
   const planned = planJobs(file, run.jobNames, shortRefName(run.ref));
   await retryNames(() =>
     inTransaction(services.db, async (tx) => {
@@ -136,7 +138,7 @@ export async function approveRun<S extends Select>(
       await startJobs(services, tx, {
         id,
         repository,
-        run: { ref: run.ref, commit: run, keepsText: run.file !== null },
+        run: { ref: run.ref, commit: run, keepsText: run.file !== null, hasMoved },
         planned,
         creator: account,
       });
@@ -164,7 +166,7 @@ export async function cancelRun<S extends Select>(
       where: { id, status: 'waiting_for_approval' },
       data: { status: 'cancelled', completedAt: new Date() },
     });
-    const cancelled = count > 0 ? [] : await cancelJobsOfRun(tx, id);
+    const cancelled = count > 0 ? [] : await cancelJobsOfRun(tx, id, repository.namespace.id);
     if (count === 0 && cancelled.length === 0)
       throw new AppError('conflict', 'The run has no jobs that could be cancelled');
     await updateRuns(tx, cancelled);
@@ -185,15 +187,18 @@ export async function rerunRun<S extends Select>(
   { id, failedOnly }: { id: string; failedOnly: boolean },
   select: S,
 ): Promise<Row<S>> {
-  const account = demandAccount(viewer);
+  const account = demandStarter(viewer);
   const { run, repository } = await findRunForAction(services.db, viewer, id, 'job.create');
   if (!run.completedAt) throw new AppError('conflict', 'The run is not over: cancel it first');
   const commit = await readRunCommit(services, repository.id, run.sha);
   const text = run.file ?? commit?.text;
   if (text == null)
     throw new AppError('conflict', 'The commit of the run is no longer in the repository');
+  const { file } = readJobFile(text);
+  if (file) demandOwnFile(account, run, file);
   const jobs = await services.db.job.findMany({
-    where: { runId: id },
+    // Those that ran before a transfer stay in the former namespace.
+    where: { runId: id, namespaceId: repository.namespace.id },
     select: { name: true, runJob: true, status: true },
     orderBy: { id: 'asc' },
   });
@@ -207,6 +212,7 @@ export async function rerunRun<S extends Select>(
   const newId = await createRun(services, repository, {
     ...{ trigger: run.trigger, ref: run.ref, commit: run, text, keepsText: run.file !== null },
     ...{ actor: account, creator: account, rerunOfId: id },
+    hasMoved: await hasRefMoved(services, run),
     select: () => names,
     earlier: new Map(jobs.flatMap(({ name, runJob }) => (runJob ? [[runJob, name]] : []))),
   });
@@ -225,6 +231,45 @@ async function findRunForAction(
   if (!run) throw notFound('Run');
   await demandRepository(db, viewer, { id: run.repositoryId }, action, {});
   return { run, repository: await readRepository(db, run.repositoryId) };
+}
+
+/**
+ * The token of a job starts no runs: their jobs get secrets, which jobs that a job creates do not.
+ * @throws AppError 401, 403
+ */
+function demandStarter(viewer: Viewer): Account {
+  const account = demandAccount(viewer);
+  if (account.credential.kind === 'job') throw forbidden('A job cannot start or approve runs');
+  return account;
+}
+
+/**
+ * A file of a schedule has commands of its author, and no push has brought them into the repository. So nobody else lends them
+ * secrets or rights.
+ * @throws AppError 403
+ */
+function demandOwnFile(
+  { userId }: Account,
+  run: { file: string | null; createdById: string | null; jobNames: string[] },
+  { jobs }: JobFile,
+): void {
+  if (run.file === null || run.createdById === userId) return;
+  const hasRights = run.jobNames.some((name) => {
+    const { secrets, id_tokens: idTokens, permissions } = jobs.get(name) ?? {};
+    return secrets?.length || idTokens?.length || permissions;
+  });
+  if (hasRights)
+    throw forbidden(
+      'The jobs come from a schedule of another user and ask for secrets, permissions or identity tokens: create the schedule yourself',
+    );
+}
+
+/** Whether the branch or tag is gone, or points to another commit than that of the run. */
+async function hasRefMoved(
+  services: Deps,
+  { repositoryId, ref, sha }: { repositoryId: string; ref: string; sha: string },
+): Promise<boolean> {
+  return (await readRunCommit(services, repositoryId, ref))?.sha !== sha;
 }
 
 async function readRepository(db: Db, id: string) {

@@ -79,11 +79,11 @@ function outcomesOf(plan: RunPlan, jobs: readonly JobRow[]): Map<string, Outcome
   const byKey = Map.groupBy(jobs, ({ runJob }) => runJob);
   return new Map(
     [...byKey].map(([key, own]) => {
-      const needs = plan.find(({ name }) => name === key)?.needs ?? [];
+      const { needs = [], jobs: created = 0 } = plan.find(({ name }) => name === key) ?? {};
       const isSkipped = needs.some(({ job, when }) =>
         (byKey.get(job) ?? []).some((needed) => isUnmet(needed.status, when)),
       );
-      return [key, outcomeOf(own, isSkipped)];
+      return [key, outcomeOf(own, created, isSkipped)];
     }),
   );
 }
@@ -95,13 +95,12 @@ function isUnmet(status: JobStatus, when: string): boolean {
   return when === 'failed' ? !hasFailed : status !== 'succeeded';
 }
 
-function outcomeOf(jobs: readonly JobRow[], isSkipped: boolean): Outcome {
+/** @param created the number of jobs with those that were deleted meanwhile, of which nobody knows how they ended */
+function outcomeOf(jobs: readonly JobRow[], created: number, isSkipped: boolean): Outcome {
   const count = (...statuses: JobStatus[]) =>
     jobs.filter(({ status }) => statuses.includes(status)).length;
   const of = (number: number, what: string) =>
-    jobs.length === 1
-      ? `${what[0]?.toUpperCase()}${what.slice(1)}`
-      : `${number} of ${jobs.length} ${what}`;
+    created <= 1 ? `${what[0]?.toUpperCase()}${what.slice(1)}` : `${number} of ${created} ${what}`;
   const failed = count('failed', 'timed_out');
   const waiting = count('queued');
   const running = count('running');
@@ -111,6 +110,11 @@ function outcomeOf(jobs: readonly JobRow[], isSkipped: boolean): Outcome {
   if (waiting > 0) return { state: 'pending', description: of(waiting, 'waiting') };
   if (cancelled > 0)
     return { state: isSkipped ? null : 'error', description: of(cancelled, 'cancelled') };
+  if (jobs.length < created)
+    return {
+      state: isSkipped ? null : 'error',
+      description: of(created - jobs.length, 'deleted'),
+    };
   return { state: 'success', description: of(jobs.length, 'succeeded') };
 }
 

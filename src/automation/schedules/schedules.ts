@@ -119,6 +119,8 @@ export async function deleteSchedule(
   { id }: { id: string },
 ): Promise<string> {
   const account = demandAccount(viewer);
+  if (account.credential.kind === 'job')
+    throw new AppError('permission_denied', 'A job cannot delete schedules');
   const schedule = isId('sch', id) ? await db.schedule.findUnique({ where: { id } }) : null;
   if (!schedule) throw notFound('Schedule');
   const key = { id: schedule.repositoryId };
