@@ -209,7 +209,7 @@ function previewSql(kind: RetentionKind): string {
     ) kept`;
   return `
     select count(*)::int as count, coalesce(sum(bytes), 0)::text as bytes,
-      (array_agg(name order by at, name))[:${PREVIEW_NAMES}] as names
+      coalesce((array_agg(name order by at, name))[:${PREVIEW_NAMES}], '{}') as names
     from (
       select name, at, bytes from (
         select j.name, j.completed_at as at, ${BYTES[kind]} as bytes from jobs j

@@ -95,6 +95,9 @@ test('old jobs are deleted with their logs; young, kept, queued and running jobs
   // The last attempt still stores artifacts.
   await app.pool.query(`update job_attempts set ended_at = null where job_id = (
     select id from jobs where name = 'storing')`);
+  expect(await preview({ jobDays: 300, logDays: 300, artifactDays: 300 })).toEqual(
+    ['LOGS', 'ARTIFACTS', 'JOBS'].map((kind) => ({ kind, count: 0, bytes: 0, names: [] })),
+  );
   expect(await preview({ jobDays: 30 })).toEqual([
     { kind: 'JOBS', count: 1, bytes: expect.any(Number), names: ['old'] },
   ]);
