@@ -27,7 +27,8 @@ test('a file is checked, its jobs are started, and runs are listed', async () =>
   await user.write('jobs.yml', valid);
   const good = await user.run(['check', file]);
   expect([good.code, good.stdout]).toEqual([0, 'test-1\ntest-2\n']);
-  expect((await user.run(['check', join(user.home, 'missing.yml')])).code).toBe(1);
+  const missing = await user.run(['check', 'missing.yml']);
+  expect([missing.code, missing.stderr]).toEqual([1, 'loam: There is no file missing.yml here.\n']);
 
   const { repository } = await ada.gql('{ repository(namespace: "ada", name: "model") { id } }');
   await ada.gql(

@@ -36,7 +36,7 @@ const finish = async (name: string, command: string, status = 'SUCCEEDED', more:
 
 test('jobs are listed and shown, for people and for programs', async () => {
   const labels = [{ key: 'kind', value: 'list' }];
-  await finish('listed', 'echo hi', 'SUCCEEDED', { labels });
+  await finish('listed', 'echo hi\n\n  echo there\n', 'SUCCEEDED', { labels });
   await finish('broken', 'exit 3', 'FAILED', { labels });
   const list = async (...args: string[]) => (await user.loam(['jobs', ...args])).trim().split('\n');
   const rows = await list('--label', 'kind=list');
@@ -44,6 +44,7 @@ test('jobs are listed and shown, for people and for programs', async () => {
     ['ada/broken', 'failed', '8 vCPUs, 32 GB'],
     ['ada/listed', 'succeeded', '8 vCPUs, 32 GB'],
   ]);
+  expect(rows[1]?.split('\t').at(-1)).toBe('echo hi ⏎ echo there');
   expect(await list('--label', 'kind=list', '--status', 'failed', '--mine')).toHaveLength(1);
   expect(await list('--namespace', 'ada', '--limit', '1')).toHaveLength(1);
   expect(JSON.parse((await list('--json', '--status', 'failed')).join(''))[0]).toMatchObject({

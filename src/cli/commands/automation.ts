@@ -50,7 +50,9 @@ export function addAutomationCommands(program: Program): void {
     .argument('[file]', 'the file', JOBS_FILE)
     .option('--json', 'print the problems, or the jobs of the file, as JSON')
     .action(async (file, { json }) => {
-      const text = await readFile(file, 'utf8');
+      const text = await readFile(file, 'utf8').catch((error: NodeJS.ErrnoException) => {
+        throw error.code === 'ENOENT' ? new Error(`There is no file ${file} here.`) : error;
+      });
       const { client } = await connectHere(program.opts());
       const { checkJobFile } = await client.graphql(CHECK, { text });
       const { problems, jobs } = checkJobFile;

@@ -68,7 +68,7 @@ function addLists(program: Program): void {
           ago(job.createdAt),
           isTerminal ? duration(job.runtimeSeconds) : `${job.runtimeSeconds}`,
           `${job.totalCost}`,
-          job.command,
+          job.command.trim().replaceAll(/\s*\n\s*/g, ' ⏎ '),
         ]),
       );
     });
