@@ -75,6 +75,8 @@ export type RunPlan = { name: string; needs: { job: string; when: string }[]; jo
 
 /** The most times that names of jobs are chosen, because another transaction may take one of them. */
 const NAME_TRIES = 5;
+/** A run has up to 1,000 jobs, each of which is a statement. */
+export const RUN_TIMEOUT_MS = 60_000;
 
 /**
  * @param claim for a run that no user waits for: runs first in the transaction, and if it returns false, nothing is created
@@ -106,14 +108,18 @@ export async function createRun(
   const status: RunStatus = !file ? 'invalid' : isAllowed ? 'queued' : 'waiting_for_approval';
   for (let tries = 1; ; tries++) {
     try {
-      return await inTransaction(services.db, async (tx) => {
-        if (claim && !(await claim(tx))) return null;
-        const id = await insertRun(tx, repository, { ...run, status, plan, problems });
-        if (status === 'queued' && run.creator)
-          await startJobs(services, tx, { id, repository, run, planned, creator: run.creator });
-        await notifyReaders(tx, `runs:${repository.id}`);
-        return id;
-      });
+      return await inTransaction(
+        services.db,
+        async (tx) => {
+          if (claim && !(await claim(tx))) return null;
+          const id = await insertRun(tx, repository, { ...run, status, plan, problems });
+          if (status === 'queued' && run.creator)
+            await startJobs(services, tx, { id, repository, run, planned, creator: run.creator });
+          await notifyReaders(tx, `runs:${repository.id}`);
+          return id;
+        },
+        RUN_TIMEOUT_MS,
+      );
     } catch (error) {
       if (violatesUnique(error, 'name') && tries < NAME_TRIES) continue;
       // The jobs were refused: by a quota, a secret that the branch may not use, or a setting.

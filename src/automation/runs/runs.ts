@@ -24,6 +24,7 @@ import { readRunCommit } from './commit.ts';
 import {
   type CreateDeps,
   createRun,
+  RUN_TIMEOUT_MS,
   type RunPlan,
   repositoryColumns,
   shortRefName,
@@ -129,22 +130,26 @@ export async function approveRun<S extends Select>(
   const hasMoved = await hasRefMoved(services, run);
   const planned = planJobs(file, run.jobNames, shortRefName(run.ref));
   await retryNames(() =>
-    inTransaction(services.db, async (tx) => {
-      const { count } = await tx.run.updateMany({
-        where: { id, status: 'waiting_for_approval' },
-        data: { status: 'queued', approvedBy: account.username },
-      });
-      if (count === 0) throw new AppError('conflict', 'The run does not wait for approval');
-      await startJobs(services, tx, {
-        id,
-        repository,
-        run: { ref: run.ref, commit: run, keepsText: run.file !== null, hasMoved },
-        planned,
-        creator: account,
-      });
-      await recordRunAudit(tx, viewer, 'run.approve', run, repository);
-      await notifyReaders(tx, `runs:${repository.id}`);
-    }),
+    inTransaction(
+      services.db,
+      async (tx) => {
+        const { count } = await tx.run.updateMany({
+          where: { id, status: 'waiting_for_approval' },
+          data: { status: 'queued', approvedBy: account.username },
+        });
+        if (count === 0) throw new AppError('conflict', 'The run does not wait for approval');
+        await startJobs(services, tx, {
+          id,
+          repository,
+          run: { ref: run.ref, commit: run, keepsText: run.file !== null, hasMoved },
+          planned,
+          creator: account,
+        });
+        await recordRunAudit(tx, viewer, 'run.approve', run, repository);
+        await notifyReaders(tx, `runs:${repository.id}`);
+      },
+      RUN_TIMEOUT_MS,
+    ),
   );
   return readRun(services.db, id, select);
 }
@@ -161,18 +166,22 @@ export async function cancelRun<S extends Select>(
 ): Promise<Row<S>> {
   demandAccount(viewer);
   const { run, repository } = await findRunForAction(services.db, viewer, id, 'job.cancel');
-  await inTransaction(services.db, async (tx) => {
-    const { count } = await tx.run.updateMany({
-      where: { id, status: 'waiting_for_approval' },
-      data: { status: 'cancelled', completedAt: new Date() },
-    });
-    const cancelled = count > 0 ? [] : await cancelJobsOfRun(tx, id, repository.namespace.id);
-    if (count === 0 && cancelled.length === 0)
-      throw new AppError('conflict', 'The run has no jobs that could be cancelled');
-    await updateRuns(tx, cancelled);
-    await recordRunAudit(tx, viewer, 'run.cancel', run, repository);
-    await notifyReaders(tx, `runs:${repository.id}`);
-  });
+  await inTransaction(
+    services.db,
+    async (tx) => {
+      const { count } = await tx.run.updateMany({
+        where: { id, status: 'waiting_for_approval' },
+        data: { status: 'cancelled', completedAt: new Date() },
+      });
+      const cancelled = count > 0 ? [] : await cancelJobsOfRun(tx, id, repository.namespace.id);
+      if (count === 0 && cancelled.length === 0)
+        throw new AppError('conflict', 'The run has no jobs that could be cancelled');
+      await updateRuns(tx, cancelled);
+      await recordRunAudit(tx, viewer, 'run.cancel', run, repository);
+      await notifyReaders(tx, `runs:${repository.id}`);
+    },
+    RUN_TIMEOUT_MS,
+  );
   return readRun(services.db, id, select);
 }
 

@@ -32,6 +32,7 @@ const SETTINGS = `
   set tcp_keepalives_idle = 10; set tcp_keepalives_interval = 5; set tcp_keepalives_count = 3;
   set tcp_user_timeout = '30s'`;
 const POOL_SIZE = 20;
+const TRANSACTION_TIMEOUT_MS = 15_000;
 /** Timeout for a new or a free connection: a suspended database accepts connections and never answers. */
 const CONNECT_MS = 10_000;
 /** Far longer than any statement takes. */
@@ -83,7 +84,7 @@ async function connectDatabase(
   pool.on('error', () => {});
   const client = new PrismaClient({
     adapter: new PrismaPg(pool, { statementNameGenerator: prismaStatementNames() }),
-    transactionOptions: { maxWait: CONNECT_MS, timeout: 15_000 },
+    transactionOptions: { maxWait: CONNECT_MS, timeout: TRANSACTION_TIMEOUT_MS },
   });
   return {
     target,
@@ -102,12 +103,16 @@ async function connectDatabase(
 /**
  * Runs `work` in a transaction, or in the transaction that `db` already is. A transaction that PostgreSQL rolls back because
  * of a deadlock is run again, so `work` must have no effects outside the database.
+ * @param timeoutMs for a transaction that may take longer than 15 seconds on a busy machine
  */
 export async function inTransaction<T>(
   db: Db,
   work: (tx: Prisma.TransactionClient) => Promise<T>,
+  timeoutMs = TRANSACTION_TIMEOUT_MS,
 ): Promise<T> {
-  return '$transaction' in db ? retryConflicts(() => db.$transaction(work)) : work(db);
+  return '$transaction' in db
+    ? retryConflicts(() => db.$transaction(work, { timeout: timeoutMs }))
+    : work(db);
 }
 
 /** Runs a transaction again when PostgreSQL has rolled it back because of another one. */
