@@ -57,6 +57,7 @@ const run = (client: Client, namespace: string, name: string, command = 'exit 0'
 const enforce = () => enforceBudgets(app.app.services as never);
 const countJobs = (namespace: string) =>
   app.app.services.db.job.count({ where: { namespace: { name: namespace } } });
+/** Readers do not see an event while an older transaction is open, even one of another test. */
 const events = async (client: Client, name: string) => {
   const { namespace } = await client.gql(
     'query ($name: String!) { namespace(name: $name) { events(types: [BUDGET_REACHED], first: 50) { edges { node { payload subject namespace } } } } }',
@@ -251,8 +252,11 @@ test('each threshold is published once in a month, by whichever server, and also
   await spend(name, '8.5');
   await Promise.all([enforce(), enforce(), enforce()]);
   const payload = { namespace: name, amount: '10.00', cost: '8.50', owner: 'namespace' };
-  const seen = await events(client, name);
-  expect(seen).toHaveLength(2);
+  const seen = await eventually(async () => {
+    const published = await events(client, name);
+    expect(published).toHaveLength(2);
+    return published;
+  });
   for (const threshold of [50, 80])
     expect(seen).toContainEqual({
       ...payload,
@@ -268,11 +272,13 @@ test('each threshold is published once in a month, by whichever server, and also
   expect(await events(client, name)).toHaveLength(2);
   await spend(name, '20');
   await enforce();
-  expect((await events(client, name))[0]).toMatchObject({ threshold: 100, cost: '108.50' });
+  await eventually(async () =>
+    expect((await events(client, name))[0]).toMatchObject({ threshold: 100, cost: '108.50' }),
+  );
   // In the next month, they are published again.
   await app.pool.query("update budget_notices set month = month - interval '1 month'");
   await enforce();
-  expect(await events(client, name)).toHaveLength(6);
+  await eventually(async () => expect(await events(client, name)).toHaveLength(6));
 });
 
 test('admins set budgets; the operator another, which admins can neither raise nor delete', async () => {
