@@ -1,7 +1,7 @@
 /**
  * Makes runs of pushed refs. The row of `run_triggers` was written with the record of the push. Each server claims due rows for
  * a while; the transaction that creates the run deletes the row, so each row is used exactly once, whatever happens to
- * servers. A claim that was not used is retried when it expires, with growing delays, and holds up no other row.
+ * servers. A claim that was not used is retried when it expires, an error with growing delays, and neither holds up other rows.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import type pg from 'pg';
@@ -53,16 +53,20 @@ const CLAIMED_AT_ONCE = 10;
 const IDLE_MS = 5_000;
 
 /**
- * The claim lasts longer with each attempt: 15 s, 30 s, up to 16 minutes. A row that could not be used for a day, because
- * its repository cannot be read, is given up.
+ * A claim lasts for 15 s to a minute, so that the row is soon free again however often its servers are killed. A row that
+ * could not be used for a day, because its repository cannot be read, is given up.
  */
 const CLAIM = `
-  update run_triggers set attempts = attempts + 1, due_at = now() + interval '15 seconds' * 2 ^ least(attempts, 6)
+  update run_triggers set attempts = attempts + 1, due_at = now() + interval '15 seconds' * 2 ^ least(attempts, 2)
   where id in (
     select id from run_triggers where due_at <= now() order by due_at, id limit ${CLAIMED_AT_ONCE}
     for update skip locked)
   returning id, repository_id as "repositoryId", ref, before, after, starts_run as "startsRun",
     may_create_jobs as "mayCreateJobs", actor, schedule_id as "scheduleId", attempts, created_at < now() - interval '1 day' as "isExpired"`;
+
+/** After an error, the row is free again after 15 s, 30 s, up to 16 minutes. */
+const POSTPONE = `
+  update run_triggers set due_at = now() + interval '15 seconds' * 2 ^ least(attempts - 1, 6) where id = $1`;
 
 /** Runs until disposed. */
 export function startTriggerLoop(services: TriggerDeps): AsyncDisposable {
@@ -127,6 +131,8 @@ async function use(services: TriggerDeps, row: TriggerRow): Promise<void> {
       { err: error, trigger: row.id, repository: row.repositoryId, attempts: row.attempts },
       'could not create a run; retrying',
     );
+    // If this fails too, the row is free again when the claim expires.
+    await runStatement(services.pool, POSTPONE, [row.id]).catch(() => {});
   }
 }
 
