@@ -203,8 +203,8 @@ async function startSchedule({ pool }: Servers, repository: string, signal: Abor
 }
 
 /** Waits until nothing is left to do. */
-async function settle({ pool }: Servers): Promise<void> {
-  await eventually(async () => {
+async function settle({ pool, servers }: Servers): Promise<void> {
+  const settled = eventually(async () => {
     const { rows } = await pool.query(
       `select (select count(*)::int from run_triggers) as triggers,
          (select count(*)::int from job_changes) as changes,
@@ -213,6 +213,12 @@ async function settle({ pool }: Servers): Promise<void> {
     );
     expect(rows).toEqual([{ triggers: 0, changes: 0, runs: 0, jobs: 0 }]);
   }, SETTLED_MS);
+  await settled.catch(async (error) => {
+    const { rows } = await pool.query('select *, due_at - now() as due from run_triggers');
+    console.log(rows);
+    for (const { name, said } of servers) console.log(`${name}: ${said().slice(-20_000)}`);
+    throw error;
+  });
 }
 
 type RunSeen = {
