@@ -108,6 +108,7 @@ const need = z
         job: jobKey,
         when: z
           .enum(['succeeded', 'failed', 'finished'])
+          .default('succeeded')
           .describe('How the other job must have ended. Default: succeeded.'),
       }),
     ],

@@ -83,10 +83,38 @@ function describeIssue(yaml: ReadYaml, issue: Issue): Problem[] {
     return [
       { ...yaml.locate(path, true), message: `${describePath(path)}: ${issue.issues[0]?.message}` },
     ];
-  const isMissing = issue.code === 'invalid_type' && /received undefined$/.test(issue.message);
-  const message = isMissing ? 'is required' : issue.message.replace(/^Invalid input: /, '');
-  return [{ ...yaml.locate(path), message: `${describePath(path) || 'The file'}: ${message}` }];
+  const message = `${describePath(path) || 'The file'}: ${describeValue(issue)}`;
+  return [{ ...yaml.locate(path), message }];
 }
+
+/** What a value must be, in the words of the other messages. */
+function describeValue(issue: Issue): string {
+  if (issue.code === 'invalid_value')
+    return `must be one of ${issue.values.map(String).join(', ')}`;
+  if (issue.code === 'too_small' && issue.minimum === 1 && issue.origin !== 'number')
+    return 'must not be empty';
+  if (issue.code === 'too_small') return `must be at least ${issue.minimum}`;
+  if (issue.code === 'too_big') {
+    const unit = UNITS[issue.origin];
+    return unit ? `must have at most ${issue.maximum} ${unit}` : `must be at most ${issue.maximum}`;
+  }
+  if (issue.code !== 'invalid_type') return issue.message;
+  if (/received undefined$/.test(issue.message)) return 'is required';
+  return `must be ${TYPES[issue.expected] ?? issue.expected}`;
+}
+
+const UNITS: Readonly<Record<string, string>> = { array: 'entries', string: 'characters' };
+
+/** The types of YAML, for users. */
+const TYPES: Readonly<Record<string, string>> = {
+  array: 'a list, such as [a, b]',
+  object: 'a mapping with keys',
+  record: 'a mapping with keys',
+  string: 'text',
+  number: 'a number',
+  int: 'a whole number',
+  boolean: 'true or false',
+};
 
 function describePath(path: Path): string {
   const parts = path.map((part) =>
@@ -116,6 +144,7 @@ class FileChecker {
       this.#checkNeeds(name, job);
       this.#checkInputs(name, job);
       this.#checkMatrix(name, job);
+      this.#checkGroup(name, job);
       this.#checkRequest(name, job);
     }
     if (this.problems.length === 0) this.#checkCycles();
@@ -201,6 +230,16 @@ class FileChecker {
     }
     if (countCombinations(matrix) > MAX_COMBINATIONS)
       this.#report(path, `must have at most ${MAX_COMBINATIONS} combinations`);
+  }
+
+  /** Expressions of other systems would otherwise put all branches into one group. */
+  #checkGroup(name: string, { concurrency }: FileJob): void {
+    const unknown = concurrency?.group.replaceAll(BRANCH, '').match(/\$\{[^}]*\}*/)?.[0];
+    if (unknown !== undefined)
+      this.#report(
+        ['jobs', name, 'concurrency', 'group'],
+        `${name}: only ${BRANCH} stands for a value (got ${quote(unknown)})`,
+      );
   }
 
   /** The rules of every job, with the same messages. */

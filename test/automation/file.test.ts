@@ -97,6 +97,10 @@ jobs:
     ['a', []],
     ['b', [{ job: 0, when: 'succeeded' }]],
   ]);
+  const short = valid(
+    'jobs: {a: {on: {push: true}, command: a}, b: {needs: [{job: a}], command: b}}',
+  );
+  expect(short.jobs.get('b')?.needs).toEqual([{ job: 'a', when: 'succeeded' }]);
   // A job brings those that it needs.
   expect(selectJobs(diamond, { kind: 'manual', job: 'd' })).toEqual(['a', 'b', 'd']);
 });
@@ -111,7 +115,23 @@ test('problems have a line and a column', () => {
     '2:3 jobs.a.command: is required',
     '3:23 Unknown key "foo" in jobs.a.on',
     '4:5 Unknown key "comand" in jobs.a',
-    expect.stringMatching(/^5:10 jobs\.a\.cpu: /),
+    '5:10 jobs.a.cpu: must be one of 2, 4, 8, 16, 32, 64, 96',
+  ]);
+  expect(
+    jobs(
+      'a: {on: push, command: x, needs: b}',
+      'b: {on: {tag: []}, command: 1, retries: 1.5, max_parallel: 0}',
+      'c: {on: {manual: "yes"}, command: x, needs: [{job: a, when: later}]}',
+    ),
+  ).toEqual([
+    '2:11 jobs.a.on: must be a mapping with keys',
+    '2:36 jobs.a.needs: must be a list, such as [a, b]',
+    '3:12 jobs.b.on.tag: must not be empty',
+    '3:31 jobs.b.command: must be text',
+    '3:43 jobs.b.retries: must be a whole number',
+    '3:62 jobs.b.max_parallel: must be at least 1',
+    '4:20 jobs.c.on.manual: must be true or false',
+    '4:48 jobs.c.needs[0]: must be the name of a job, or an object with job and when',
   ]);
   expect(
     jobs(
@@ -124,6 +144,9 @@ test('problems have a line and a column', () => {
     '2:15 a needs the unknown job "x"',
     '2:18 a cannot need itself',
   ]);
+  expect(
+    jobs(`a: {on: {manual: true}, command: x, concurrency: {group: "d-\${{ github.ref }}"}}`),
+  ).toEqual([`2:60 a: only \${branch} stands for a value (got "\${{ github.ref }}")`]);
   expect(jobs('a: {command: x}')).toEqual(['2:3 a: give `on` or `needs`, or the job never runs']);
   expect(jobs('a: {on: {manual: true}, command: " "}')).toEqual([
     '2:36 a: command must not be empty',
