@@ -5,6 +5,9 @@ import { JobStatusBadge } from '../../ui/status.tsx';
 import type { JobFacts } from './queries.ts';
 import { Setting } from './setting.tsx';
 
+/** Not the words of statuses, because the status of the job is next to them. */
+const CONDITIONS = { SUCCEEDED: 'must succeed', FAILED: 'must fail', FINISHED: 'must finish' };
+
 /** The jobs that the job needs, its array, and its concurrency group. */
 export function Dependencies({ job }: { job: ResultOf<typeof JobFacts> }) {
   const { namespace, needs, array, concurrency } = job;
@@ -27,7 +30,7 @@ export function Dependencies({ job }: { job: ResultOf<typeof JobFacts> }) {
                   <span>{need.name} (deleted)</span>
                 )}
                 {need.when !== 'SUCCEEDED' && (
-                  <span className="text-dim">{formatEnum(need.when)}</span>
+                  <span className="text-dim">{CONDITIONS[need.when]}</span>
                 )}
                 {need.job && <JobStatusBadge status={need.job.status} />}
               </li>

@@ -269,7 +269,7 @@ function StepNode({
   const rows = jobs.map((job) => readFragment(JobRowData, job));
   const [only] = rows;
   const status = WORST_FIRST.find((one) => rows.some((row) => row.status === one));
-  const done = rows.filter((row) => row.status === 'SUCCEEDED').length;
+  const succeeded = rows.filter((row) => row.status === 'SUCCEEDED').length;
   return (
     <>
       <p className="truncate font-medium" title={name}>
@@ -287,7 +287,7 @@ function StepNode({
       </p>
       <p className="flex items-center gap-2 text-xs text-dim">
         {status ? <JobStatusBadge status={status} /> : 'Not created'}
-        {rows.length > 1 && `${done} of ${rows.length} done`}
+        {rows.length > 1 && `${succeeded} of ${rows.length} succeeded`}
       </p>
     </>
   );

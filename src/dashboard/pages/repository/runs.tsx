@@ -77,6 +77,7 @@ function RunList({ repository }: { repository: RepositoryData }) {
     <Load asked={asked} of={(data) => data.repository} what="list of runs">
       {({ runs, schedules }) => (
         <div className="space-y-8">
+          {mayWrite(repository) && <StartForm repository={repository} />}
           <section aria-label="Runs">
             {runs?.nodes.length ? (
               <>
@@ -97,7 +98,6 @@ function RunList({ repository }: { repository: RepositoryData }) {
               </Empty>
             )}
           </section>
-          {mayWrite(repository) && <StartForm repository={repository} />}
           <Schedules schedules={schedules ?? []} canDelete={mayWrite(repository)} />
         </div>
       )}
@@ -108,8 +108,7 @@ function RunList({ repository }: { repository: RepositoryData }) {
 const EXAMPLE = `jobs:
   test:
     on: { push: true }
-    image: node:24
-    command: npm ci && npm test`;
+    command: make test`;
 
 const TRIGGERS: Record<Run['trigger'], string> = {
   PUSH: 'pushed by',
@@ -238,7 +237,13 @@ function Schedules({
               </p>
               <p className="text-dim">
                 {name === null ? 'From .loam/jobs.yml on the default branch' : jobs.join(', ')} ·
-                last run <RelativeTime at={lastAt} />
+                {lastAt ? (
+                  <>
+                    last run <RelativeTime at={lastAt} />
+                  </>
+                ) : (
+                  'has not run yet'
+                )}
               </p>
               <details className="mt-1">
                 <summary className="text-dim">
