@@ -59,15 +59,16 @@ test('capabilities are read from git once, and answered unchanged', async () => 
   expect((await capabilities('none')).status).toBe(404);
 });
 
-test('a clone starts one git process, and a small push three', async () => {
+test('a clone starts one git process, and a small push four', async () => {
   started.length = 0;
   await workspace.git('.', 'clone', '-q', remote(ada, 'ada/one'), 'clone');
   expect(started).toEqual(['upload-pack']);
   started.length = 0;
   await workspace.commit('one', { 'b.txt': 'b' });
   await workspace.git('one', 'push', '-q', 'origin', 'HEAD:main');
-  // `cat-file` searches the new objects for LFS pointers; `ls-tree` lists the files to detect the language.
-  expect(started).toEqual(['receive-pack', 'cat-file', 'ls-tree']);
+  // `cat-file` searches the new objects for LFS pointers, and looks for `.loam/jobs.yml`; `ls-tree` lists the files to detect
+  // the language.
+  expect(started).toEqual(['receive-pack', 'cat-file', 'cat-file', 'ls-tree']);
 });
 
 test('the ref advertisement of a push is identical to that of git', async () => {
