@@ -1,11 +1,11 @@
 import { useState } from 'react';
 import { useFormMutation } from '../../graphql/act.ts';
 import { Button } from '../../ui/button.tsx';
-import { Confirm, Dialog } from '../../ui/dialog.tsx';
+import { Dialog } from '../../ui/dialog.tsx';
 import { Field, Input, Select, TextArea } from '../../ui/field.tsx';
 import { notify } from '../../ui/notices.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
-import { RelativeTime } from '../../ui/time.tsx';
+import { StoredValueList } from './list.tsx';
 import { DeleteSecret, type Owner, type SecretData, SetSecret } from './queries.ts';
 
 const CHANGED = ['Secret', 'SecretConnection'];
@@ -21,73 +21,23 @@ export function Secrets({
   mayChange: boolean;
 }) {
   const remove = useFormMutation(DeleteSecret, { changes: CHANGED });
-  /** `new`: a secret that is created. */
-  const [edited, setEdited] = useState<SecretData | 'new' | null>(null);
-  const [toDelete, setToDelete] = useState<string | null>(null);
   return (
-    <section aria-labelledby="stored-secrets" className="space-y-3">
-      <div className="flex items-center justify-between gap-3">
-        <h2 id="stored-secrets">Secrets</h2>
-        {mayChange && <Button onClick={() => setEdited('new')}>New secret</Button>}
-      </div>
-      <p className="text-sm text-dim">
-        Environment variables for jobs that name them. Values are encrypted, and masked in logs.
-        {owner.repository === null && ' They are for jobs of all its repositories.'}
-      </p>
-      {secrets.length === 0 ? (
-        <p className="card px-4 py-3 text-sm text-dim">No secrets</p>
-      ) : (
-        <ul className="rows text-sm">
-          {secrets.map((secret) => (
-            <li
-              key={secret.name}
-              data-secret={secret.name}
-              className="flex flex-wrap items-center gap-x-3 gap-y-2"
-            >
-              <div className="min-w-0 flex-1 basis-60">
-                <code className="font-medium break-all">{secret.name}</code>
-                <p className="break-words">{describeRefs(secret.refs)}</p>
-                <p className="text-dim">
-                  set by {secret.updatedBy} <RelativeTime at={secret.updatedAt} /> · used{' '}
-                  <RelativeTime at={secret.lastUsedAt} />
-                </p>
-              </div>
-              {mayChange && (
-                <div className="flex gap-2">
-                  <Button aria-label={`Edit ${secret.name}`} onClick={() => setEdited(secret)}>
-                    Edit
-                  </Button>
-                  <Button
-                    look="danger"
-                    aria-label={`Delete ${secret.name}`}
-                    onClick={() => setToDelete(secret.name)}
-                  >
-                    Delete
-                  </Button>
-                </div>
-              )}
-            </li>
-          ))}
-        </ul>
-      )}
-      {edited && (
-        <SecretDialog
-          owner={owner}
-          secret={edited === 'new' ? null : edited}
-          onClose={() => setEdited(null)}
-        />
-      )}
-      {toDelete && (
-        <Confirm
-          title={`Delete ${toDelete}?`}
-          verb="Delete secret"
-          onClose={() => setToDelete(null)}
-          act={async () => (await remove.run({ input: { ...owner, name: toDelete } })).problem}
-        >
-          <p>The value is deleted permanently. Jobs that name the secret fail.</p>
-        </Confirm>
-      )}
-    </section>
+    <StoredValueList
+      kind="secret"
+      title="Secrets"
+      about={
+        <>
+          Environment variables for jobs that name them. Values are encrypted, and masked in logs.
+          {owner.repository === null && ' They are for jobs of all its repositories.'}
+        </>
+      }
+      values={secrets}
+      mayChange={mayChange}
+      summary={({ refs }) => <p className="break-words">{describeRefs(refs)}</p>}
+      dialog={(secret, onClose) => <SecretDialog owner={owner} secret={secret} onClose={onClose} />}
+      afterDeletion="The value is deleted permanently. Jobs that name the secret fail."
+      remove={async (name) => (await remove.run({ input: { ...owner, name } })).problem}
+    />
   );
 }
 

@@ -1,11 +1,11 @@
 import { useState } from 'react';
 import { useFormMutation } from '../../graphql/act.ts';
 import { Button } from '../../ui/button.tsx';
-import { Confirm, Dialog } from '../../ui/dialog.tsx';
+import { Dialog } from '../../ui/dialog.tsx';
 import { Field, Input, TextArea } from '../../ui/field.tsx';
 import { notify } from '../../ui/notices.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
-import { RelativeTime } from '../../ui/time.tsx';
+import { StoredValueList } from './list.tsx';
 import { DeleteVariable, type Owner, SetVariable, type VariableData } from './queries.ts';
 
 const CHANGED = ['Variable', 'VariableConnection'];
@@ -20,72 +20,22 @@ export function Variables({
   mayChange: boolean;
 }) {
   const remove = useFormMutation(DeleteVariable, { changes: CHANGED });
-  /** `new`: a variable that is created. */
-  const [edited, setEdited] = useState<VariableData | 'new' | null>(null);
-  const [toDelete, setToDelete] = useState<string | null>(null);
   return (
-    <section aria-labelledby="stored-variables" className="space-y-3">
-      <div className="flex items-center justify-between gap-3">
-        <h2 id="stored-variables">Variables</h2>
-        {mayChange && <Button onClick={() => setEdited('new')}>New variable</Button>}
-      </div>
-      <p className="text-sm text-dim">
-        Environment variables for jobs that name them. Values are not secret.
-      </p>
-      {variables.length === 0 ? (
-        <p className="card px-4 py-3 text-sm text-dim">No variables</p>
-      ) : (
-        <ul className="rows text-sm">
-          {variables.map((variable) => (
-            <li
-              key={variable.name}
-              data-variable={variable.name}
-              className="flex flex-wrap items-center gap-x-3 gap-y-2"
-            >
-              <div className="min-w-0 flex-1 basis-60">
-                <code className="font-medium break-all">{variable.name}</code>
-                <p className="line-clamp-3 font-mono text-[13px] break-all">{variable.value}</p>
-                <p className="text-dim">
-                  set by {variable.updatedBy} <RelativeTime at={variable.updatedAt} /> · used{' '}
-                  <RelativeTime at={variable.lastUsedAt} />
-                </p>
-              </div>
-              {mayChange && (
-                <div className="flex gap-2">
-                  <Button aria-label={`Edit ${variable.name}`} onClick={() => setEdited(variable)}>
-                    Edit
-                  </Button>
-                  <Button
-                    look="danger"
-                    aria-label={`Delete ${variable.name}`}
-                    onClick={() => setToDelete(variable.name)}
-                  >
-                    Delete
-                  </Button>
-                </div>
-              )}
-            </li>
-          ))}
-        </ul>
+    <StoredValueList
+      kind="variable"
+      title="Variables"
+      about="Environment variables for jobs that name them. Values are not secret."
+      values={variables}
+      mayChange={mayChange}
+      summary={({ value }) => (
+        <p className="line-clamp-3 font-mono text-[13px] break-all">{value}</p>
       )}
-      {edited && (
-        <VariableDialog
-          owner={owner}
-          variable={edited === 'new' ? null : edited}
-          onClose={() => setEdited(null)}
-        />
+      dialog={(variable, onClose) => (
+        <VariableDialog owner={owner} variable={variable} onClose={onClose} />
       )}
-      {toDelete && (
-        <Confirm
-          title={`Delete ${toDelete}?`}
-          verb="Delete variable"
-          onClose={() => setToDelete(null)}
-          act={async () => (await remove.run({ input: { ...owner, name: toDelete } })).problem}
-        >
-          <p>Jobs that name the variable fail.</p>
-        </Confirm>
-      )}
-    </section>
+      afterDeletion="Jobs that name the variable fail."
+      remove={async (name) => (await remove.run({ input: { ...owner, name } })).problem}
+    />
   );
 }
 
