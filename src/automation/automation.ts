@@ -1,4 +1,4 @@
-/** Jobs that start by themselves: what the other files of the server use. */
+/** Automation: runs of jobs that pushes, schedules and users start. The rest of the server imports only this file. */
 export { checkJobFile, type FileCheck } from './check.ts';
 export { jobsFile, type Problem } from './file.ts';
 export type { PlannedJob } from './plan.ts';

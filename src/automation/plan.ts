@@ -84,7 +84,7 @@ function matchesAny(
   return last !== undefined && !last.startsWith('!');
 }
 
-/** Unlike in names of branches, two stars and a slash also match no folder at all. */
+/** Two stars and a slash also match zero folders, unlike in patterns of branch names. */
 function matchesPath(pattern: string, path: string): boolean {
   if (matchesPattern(pattern, path)) return true;
   return pattern.startsWith('**/') && matchesPattern(pattern.slice('**/'.length), path);

@@ -1,6 +1,6 @@
 /**
  * Inputs of a job: artifacts of other jobs of its namespace, which are copied into its working directory before each attempt.
- * A request names the job. Its id is stored, so that a later job of that name is never taken for it.
+ * A request names the job. The id of the job is stored, because the job can be deleted and its name used again.
  */
 import { AppError, invalid } from '../base/errors.ts';
 import { demand, type Viewer } from '../identity/permissions.ts';

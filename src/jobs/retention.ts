@@ -43,7 +43,7 @@ function checkDays(input: Input): RetentionDays {
   for (const [field, value] of Object.entries(days))
     if (value !== null && (value < min || value > max))
       throw invalid(field, `must be from ${min} to ${max}`);
-  // A log ends with its job. Artifacts would outlive it, and then nobody would know when the job ended.
+  // Removing a job removes its log. Artifacts that outlive their job have no end of the job from which to count the days.
   const { jobDays } = days;
   for (const field of ['logDays', 'artifactDays'] as const)
     if (jobDays !== null && (days[field] ?? 0) > jobDays)

@@ -216,8 +216,9 @@ class _InputBase(TypedDict):
 
 class InputArtifacts(_InputBase, total=False):
     """
-    Artifacts of another job, for a job that runs with them. `job` is its name, `path` a file or folder among them (by default
-    all), and `to` where it is put in the working directory; a file is put into a folder that ends with a slash.
+    Artifacts of another job that a new job gets as files. `job` is the name of the other job, `path` a file or folder among its
+    artifacts (by default all), and `to` where it is put in the working directory; a file is put into a folder that ends with a
+    slash.
     """
 
     path: str

@@ -1,7 +1,7 @@
 /**
- * Finds the refs of a push that have a file of jobs. Each becomes a row of `run_triggers` in the transaction that records
- * the push, from which the server makes a run later. So an accepted push triggers exactly once, and a server that is killed
- * loses nothing: the triggers are part of the push's note on disk.
+ * Finds the refs of a push whose commit has a job file. The transaction that records the push inserts a row into
+ * `run_triggers` for each, and the server creates a run from the row later. So an accepted push starts its runs exactly once.
+ * A server that is killed loses no trigger, because triggers are also in the push's note on disk.
  */
 import { findPushedFiles, readPushedFiles } from '../../git/objects/pushed-files.ts';
 import { REF_PREFIX } from '../../git/objects/refs.ts';
