@@ -140,7 +140,8 @@ class ClusterRunner implements AgentRunner {
     if (image === null && !withoutImage)
       throw new Unstartable(`Jobs on ${title} need a container image, and this job names none`);
     const limits = computeLimits(hardware, capacity);
-    const handle = { attempt: id, cpus: limits.cpus };
+    const gpus = gpu === 'none' ? 0 : gpuCount;
+    const handle = { attempt: id, cpus: limits.cpus, gpus };
     // After a restart of the worker the attempt may wait in the queue of the engine, where it keeps its place.
     if ((await this.attach(handle)) === 'prepared') return handle;
     await this.remove(handle);
@@ -369,7 +370,8 @@ class ClusterRunner implements AgentRunner {
     const startedAt = started?.startedAt ?? usage.at;
     return {
       cpuPercent: this.#cpuShares.percentOf(id, usage, startedAt, Number(handle.cpus ?? 1)),
-      gpuPercent: usage.gpuPercent,
+      // An agent in a pod does not know whether the job has GPUs.
+      gpuPercent: handle.gpus === 0 ? 0 : usage.gpuPercent,
       memoryBytes: usage.memoryBytes,
       diskBytes: usage.diskBytes,
     };

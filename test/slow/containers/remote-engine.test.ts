@@ -197,7 +197,7 @@ describe('GPU utilization on another machine', () => {
       ANSWER,
       63.5,
     ],
-    ['is 0 if the program does not behave like nvidia-smi', 'yes 100', 0],
+    ['is unknown if the program does not behave like nvidia-smi', 'yes 100', null],
   ] as const)('%s', async ([, answer, percent]) => {
     const image = await imageWith(answer);
     await using proxy = await engineProxy(engine.socket, { hasGpus: true });

@@ -93,7 +93,9 @@ test('a container gets the GPUs that the operator has named by their numbers, an
     CUDA_VISIBLE_DEVICES: '0,1',
   });
   expect(() => ledger.take('b', { gpu: 'T4', gpuCount: 2 })).toThrow('are not free');
-  expect(await ledger.percentOf('a')).toBe(0);
+  // They may be on another machine, where nothing measures them.
+  expect(await ledger.percentOf('a')).toBeNull();
+  expect(await ledger.percentOf('b')).toBe(0);
 });
 
 /** Makes the runners of this process see the GPUs of the listing. */
