@@ -165,6 +165,11 @@ test('nobody lends secrets or rights to the file of a schedule of another user',
     [id],
   );
   await tick(app.app.services, new Date());
+  // The loop of the server may be using them too.
+  await eventually(async () => {
+    const due = 'select from schedules where repository_id = $1 and next_at <= now()';
+    expect((await app.pool.query(due, [id])).rowCount).toBe(0);
+  });
   const runs = (await runsOf('lent')).slice(1);
   const failed = runs.find(({ status }: { status: string }) => status === 'FAILED');
   expect(failed.problems[0].message).toContain('may push to the branch main');
