@@ -213,7 +213,7 @@ function Graph({ run: { steps, jobs } }: { run: Run }) {
   return (
     <section aria-labelledby="graph" className="space-y-3">
       <h2 id="graph">Graph</h2>
-      <div className="card overflow-x-auto p-4">
+      <div className="card sideways p-4">
         <div className="relative" style={size}>
           <svg {...size} aria-hidden className="absolute inset-0 text-edge">
             {edges.map(({ from, to }) => {
@@ -287,7 +287,12 @@ function StepNode({
       </p>
       <p className="flex items-center gap-2 text-xs text-dim">
         {status ? <JobStatusBadge status={status} /> : 'Not created'}
-        {rows.length > 1 && `${succeeded} of ${rows.length} succeeded`}
+        {rows.length > 1 && (
+          <span>
+            {succeeded} of {rows.length}
+            <span className="sr-only"> succeeded</span>
+          </span>
+        )}
       </p>
     </>
   );

@@ -236,7 +236,8 @@ function Schedules({
                 <code className="ml-1">{cron}</code> <span className="text-dim">{timezone}</span>
               </p>
               <p className="text-dim">
-                {name === null ? 'From .loam/jobs.yml on the default branch' : jobs.join(', ')} ·
+                {name === null ? 'From .loam/jobs.yml on the default branch' : jobs.join(', ')}
+                {' · '}
                 {lastAt ? (
                   <>
                     last run <RelativeTime at={lastAt} />
