@@ -377,6 +377,7 @@ test('an array is refused as a whole, and a job that waits for another says for 
   const { client, name } = await newUser();
   await set(client, name, '1.00');
   await submit(client, { namespace: name, repo: `${name}/code`, name: 'first', command: 'hold' });
+  await until(client, name, 'first', 'RUNNING');
   const needs = [{ job: 'first' }];
   expect((await run(client, name, 'second', 'true', { needs })).errors).toBeUndefined();
   await eventually(async () =>
