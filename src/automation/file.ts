@@ -87,7 +87,7 @@ function describeIssue(yaml: ReadYaml, issue: Issue): Problem[] {
   return [{ ...yaml.locate(path), message }];
 }
 
-/** What a value must be, in the words of the other messages. */
+/** Says what the value must be, in the style of the other messages about the file. */
 function describeValue(issue: Issue): string {
   if (issue.code === 'invalid_value')
     return `must be one of ${issue.values.map(String).join(', ')}`;
@@ -232,7 +232,10 @@ class FileChecker {
       this.#report(path, `must have at most ${MAX_COMBINATIONS} combinations`);
   }
 
-  /** Expressions of other systems would otherwise put all branches into one group. */
+  /**
+   * Refuses `${…}` other than `${branch}`. An expression of another system would stay in the name as it is, and the jobs of all
+   * branches would share one group.
+   */
   #checkGroup(name: string, { concurrency }: FileJob): void {
     const unknown = concurrency?.group.replaceAll(BRANCH, '').match(/\$\{[^}]*\}*/)?.[0];
     if (unknown !== undefined)

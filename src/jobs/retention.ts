@@ -43,7 +43,8 @@ function checkDays(input: Input): RetentionDays {
   for (const [field, value] of Object.entries(days))
     if (value !== null && (value < min || value > max))
       throw invalid(field, `must be from ${min} to ${max}`);
-  // Removing a job removes its log. Artifacts that outlive their job have no end of the job from which to count the days.
+  // A log is deleted with its job. Artifacts can outlive their job, but without it the time of its end is unknown, from which their
+  // days are counted.
   const { jobDays } = days;
   for (const field of ['logDays', 'artifactDays'] as const)
     if (jobDays !== null && (days[field] ?? 0) > jobDays)

@@ -87,7 +87,10 @@ export async function insertRunJobs(
   );
 }
 
-/** Cancels the jobs of a run in the namespace that have not ended. @returns their ids */
+/**
+ * Cancels the queued and running jobs of a run. Jobs from before a transfer of the repository belong to another namespace, and
+ * are left alone. @returns the ids of the cancelled jobs
+ */
 export async function cancelJobsOfRun(
   tx: Prisma.TransactionClient,
   runId: string,

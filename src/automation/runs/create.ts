@@ -70,13 +70,13 @@ export type NewRun = {
   earlier?: ReadonlyMap<string, string>;
 };
 
-/** A job of the file, with the jobs that it needs, and the number of its combinations. */
+/** The jobs of the file that a run has: their names, what each needs, and the number of its combinations. */
 export type RunPlan = { name: string; needs: { job: string; when: string }[]; jobs: number }[];
 
 /** The most times that names of jobs are chosen, because another transaction may take one of them. */
 const NAME_TRIES = 5;
-/** A run has up to 1,000 jobs, each of which is a statement. */
-export const RUN_TIMEOUT_MS = 60_000;
+/** A run has up to 1,000 jobs, and its transaction executes at least one statement for each. */
+export const RUN_TRANSACTION_TIMEOUT_MS = 60_000;
 
 /**
  * @param claim for a run that no user waits for: runs first in the transaction, and if it returns false, nothing is created
@@ -118,7 +118,7 @@ export async function createRun(
           await notifyReaders(tx, `runs:${repository.id}`);
           return id;
         },
-        RUN_TIMEOUT_MS,
+        RUN_TRANSACTION_TIMEOUT_MS,
       );
     } catch (error) {
       if (violatesUnique(error, 'name') && tries < NAME_TRIES) continue;

@@ -24,7 +24,7 @@ import { readRunCommit } from './commit.ts';
 import {
   type CreateDeps,
   createRun,
-  RUN_TIMEOUT_MS,
+  RUN_TRANSACTION_TIMEOUT_MS,
   type RunPlan,
   repositoryColumns,
   shortRefName,
@@ -148,7 +148,7 @@ export async function approveRun<S extends Select>(
         await recordRunAudit(tx, viewer, 'run.approve', run, repository);
         await notifyReaders(tx, `runs:${repository.id}`);
       },
-      RUN_TIMEOUT_MS,
+      RUN_TRANSACTION_TIMEOUT_MS,
     ),
   );
   return readRun(services.db, id, select);
@@ -180,7 +180,7 @@ export async function cancelRun<S extends Select>(
       await recordRunAudit(tx, viewer, 'run.cancel', run, repository);
       await notifyReaders(tx, `runs:${repository.id}`);
     },
-    RUN_TIMEOUT_MS,
+    RUN_TRANSACTION_TIMEOUT_MS,
   );
   return readRun(services.db, id, select);
 }
@@ -243,7 +243,7 @@ async function findRunForAction(
 }
 
 /**
- * The token of a job starts no runs: their jobs get secrets, which jobs that a job creates do not.
+ * Refuses the token of a job. The jobs of a run get stored secrets, and a job must not create jobs that have any.
  * @throws AppError 401, 403
  */
 function demandStarter(viewer: Viewer): Account {
@@ -253,8 +253,8 @@ function demandStarter(viewer: Viewer): Account {
 }
 
 /**
- * A file of a schedule has commands of its author, and no push has brought them into the repository. So nobody else lends them
- * secrets or rights.
+ * Refuses to run the own file of a schedule of another user if its jobs ask for secrets or rights. The commands of that file were
+ * never pushed to the repository, so they may use only the rights of their author.
  * @throws AppError 403
  */
 function demandOwnFile(

@@ -1,7 +1,8 @@
 /**
  * Makes runs of pushed refs. The row of `run_triggers` was written with the record of the push. Each server claims due rows for
  * a while; the transaction that creates the run deletes the row, so each row is used exactly once, whatever happens to
- * servers. A claim that was not used is retried when it expires, an error with growing delays, and neither holds up other rows.
+ * servers. When a server is killed, another one claims the row after the claim has expired. After an error, the row is retried
+ * with growing delays. Neither delays other rows.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import type pg from 'pg';
@@ -53,8 +54,8 @@ const CLAIMED_AT_ONCE = 10;
 const IDLE_MS = 5_000;
 
 /**
- * A claim lasts for 15 s to a minute, so that the row is soon free again however often its servers are killed. A row that
- * could not be used for a day, because its repository cannot be read, is given up.
+ * A claim lasts for 15 s to a minute, so that the row is soon free again however often its servers are killed. The loop deletes
+ * a row that is a day old, because its repository could not be read in that time.
  */
 const CLAIM = `
   update run_triggers set attempts = attempts + 1, due_at = now() + interval '15 seconds' * 2 ^ least(attempts, 2)

@@ -1,7 +1,7 @@
 /** Schedules of repositories: those in the file on the default branch, and those that users create with a file of their own. */
 import type pg from 'pg';
 import type { Prisma } from '../../../prisma/generated/client.ts';
-import { AppError, invalid, notFound } from '../../base/errors.ts';
+import { AppError, forbidden, invalid, notFound } from '../../base/errors.ts';
 import { isId, newId } from '../../base/ids.ts';
 import { recordAudit } from '../../identity/audit.ts';
 import { type Account, demand, demandAccount, type Viewer } from '../../identity/permissions.ts';
@@ -62,8 +62,7 @@ export async function createSchedule(
   const { id } = await demandRepository(db, viewer, key, 'job.create', {});
   // The jobs may ask for a token with which they push.
   await demandRepository(db, viewer, key, 'repository.push', {});
-  if (account.credential.kind === 'job')
-    throw new AppError('permission_denied', 'A job cannot create schedules');
+  if (account.credential.kind === 'job') throw forbidden('A job cannot create schedules');
   if (!JOB_KEY.test(name))
     throw invalid(
       'name',
@@ -119,8 +118,7 @@ export async function deleteSchedule(
   { id }: { id: string },
 ): Promise<string> {
   const account = demandAccount(viewer);
-  if (account.credential.kind === 'job')
-    throw new AppError('permission_denied', 'A job cannot delete schedules');
+  if (account.credential.kind === 'job') throw forbidden('A job cannot delete schedules');
   const schedule = isId('sch', id) ? await db.schedule.findUnique({ where: { id } }) : null;
   if (!schedule) throw notFound('Schedule');
   const key = { id: schedule.repositoryId };

@@ -27,7 +27,8 @@ export function Secrets({
       title="Secrets"
       about={
         <>
-          Environment variables for jobs that name them. Values are encrypted, and masked in logs.
+          Environment variables of jobs that list them by name. Values are encrypted, and masked in
+          logs.
           {owner.repository === null && ' They are for jobs of all its repositories.'}
         </>
       }

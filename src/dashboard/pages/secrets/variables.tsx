@@ -24,7 +24,7 @@ export function Variables({
     <StoredValueList
       kind="variable"
       title="Variables"
-      about="Environment variables for jobs that name them. Values are not secret."
+      about="Environment variables of jobs that list them by name. Values are not secret."
       values={variables}
       mayChange={mayChange}
       summary={({ value }) => (
