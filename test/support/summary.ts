@@ -2,7 +2,11 @@
  * Prints the last lines of a run: failed tests, counts, skipped tests with the command that installs their requirement, and
  * how to run the other tests.
  */
-import type { Reporter, TestModule } from 'vitest/node';
+import { stripVTControlCharacters } from 'node:util';
+import type { Reporter, TestModule, TestResultFailed } from 'vitest/node';
+
+/** Enough for the cause, because a CI service may show only the end of its output. */
+const LONGEST_CAUSE = 600;
 
 export default class Summary implements Reporter {
   onTestRunEnd(modules: readonly TestModule[], unhandledErrors: readonly unknown[]): void {
@@ -15,7 +19,7 @@ export default class Summary implements Reporter {
         if (result.state === 'pending') continue;
         counts[result.state]++;
         if (result.state === 'failed')
-          console.log(`FAILED ${module.relativeModuleId} > ${test.fullName}`);
+          console.log(`FAILED ${module.relativeModuleId} > ${test.fullName}\n${causesOf(result)}`);
         if (result.state !== 'skipped') continue;
         const reason = result.note ?? 'because they were not selected, or their suite failed';
         skipped.set(reason, (skipped.get(reason) ?? 0) + 1);
@@ -29,4 +33,13 @@ export default class Summary implements Reporter {
     if (modules.every(({ relativeModuleId }) => !relativeModuleId.startsWith('test/slow/')))
       console.log('The rest, some 20 minutes: npm run test:all');
   }
+}
+
+/** The messages of the errors, with the lines in which the values differ. */
+function causesOf({ errors }: TestResultFailed): string {
+  const causes = errors.map(({ message, diff = '' }) => {
+    const differing = stripVTControlCharacters(diff).match(/^[+-] .*$/gm) ?? [];
+    return [message, ...differing].join('\n').slice(0, LONGEST_CAUSE);
+  });
+  return causes.join('\n').replace(/^/gm, '    ');
 }

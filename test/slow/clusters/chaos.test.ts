@@ -76,7 +76,7 @@ test.for(Object.entries(CLUSTERS))(
     const { faults } = load;
     if (lost.length + doubled.length + orphans.length + faults.length > 0)
       console.log(loam.said().slice(-30_000));
-    expect({ lost, doubled, orphans, faults }).toEqual({
+    expect({ lost, doubled, orphans, faults }, `with LOAM_TEST_SEED=${SEED}`).toEqual({
       lost: [],
       doubled: [],
       orphans: [],
