@@ -196,9 +196,13 @@ keys() { # NODES
 kubectl() { KUBECONFIG=$ETC/admin.kubeconfig "$BIN/kubectl" "$@"; }
 
 # ---- the control plane
-control() { # NAME COMMAND… : in its network namespace
-  local name=$1; shift
-  setsid nsenter --net="/run/netns/$ID-api" "$@" >>"$LOG/$name" 2>&1 </dev/null & record "$name" $!
+control() { # NAME COMMAND… : in its network namespace; begun again when it ends by itself, like the static pods of a real cluster
+  local name=$1 mine; shift
+  while :; do
+    setsid nsenter --net="/run/netns/$ID-api" "$@" & record "$name" $!; mine=$(cat "$RUN/$name.pid"); wait $! || true
+    sleep 1; [ "$(cat "$RUN/$name.pid" 2>/dev/null)" = "$mine" ] || exit 0
+  done >>"$LOG/$name" 2>&1 </dev/null &
+  wait_for 5 "$name" alive "$name"
 }
 start_control() {
   case $1 in
