@@ -240,8 +240,10 @@ test('a pod that somebody deletes is lost when it has ended', async () => {
   const engine = await openEngine();
   const job = submission(agent.url);
   await engine.submit(job);
-  // This version of the kubelet overlooks for a minute that a pod is deleted in its first second.
+  // This version of the kubelet overlooks for a minute that a pod is deleted in its first second, and makes up the end of
+  // containers that it has not reported yet.
   await eventually(() => expect(agent.words(job.attempt).join()).toMatch(/usage/));
+  await stateOf(engine, job.attempt, 'running');
   await cluster.kubectl('delete', 'pod', podName(job.attempt), '--wait=false');
   expect((await stateOf(engine, job.attempt, 'ended')).end).toMatchObject({
     exitCode: 9,
