@@ -70,7 +70,9 @@ export async function compare({
       if (outcome !== 'lost' || (job.kind.cancelled && begun === null)) continue;
       found.losses[begun === null ? 'waiting' : 'begun']++;
       if (!isExplained({ node, created, begun, ended }))
-        found.lost.push(`${id} of ${job.name}, which ran on ${node}`);
+        found.lost.push(
+          `${id} of ${job.name}, which ran on ${node} from ${timeOf(begun ?? created)} to ${timeOf(ended)}`,
+        );
     }
     compareEnd(job, row, found);
     compareLines(job, row, printed, found);
@@ -80,6 +82,7 @@ export async function compare({
   return found;
 }
 
+const timeOf = (ms: number) => new Date(ms).toISOString();
 const keptOf = ({ attempts }: Stored) => attempts.filter(({ outcome }) => outcome !== 'lost');
 
 function compareEnd({ name, kind }: Ran, row: Stored, { lost, doubled }: Comparison): void {

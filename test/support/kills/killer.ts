@@ -44,7 +44,7 @@ export async function killAtRandom(
     down.add(victim);
     await victim.kill();
     const at = performance.now();
-    console.log(`${kill}: ${victim.name} is killed`);
+    console.log(`${kill}: ${victim.name} is killed, ${new Date().toISOString()}`);
     const back = delay(pause)
       .then(() => victim.start())
       .then(() => {
