@@ -13,6 +13,8 @@ const SLURMD_TIMEOUT = 5;
 const KILL_WAIT = 5;
 /** The controller saves its state every few seconds, and has forgotten younger jobs after a kill. */
 const UNSAVED_MS = 10_000;
+/** The start of a job that a restarted node or controller has missed is noticed late: 26 s were seen on a busy machine. */
+const MISSED_MS = 60_000;
 
 export async function openSlurmChaos(): Promise<ChaosCluster> {
   const slurm = await openSlurmCluster({
@@ -82,9 +84,9 @@ export async function openSlurmChaos(): Promise<ChaosCluster> {
     ],
     isExplained({ node, created, begun, ended }: Loss, kills: readonly Kill[]) {
       return kills.some(({ name, from, to }) => {
-        const isMeanwhile = from < ended && to > created;
         // Its node is unknown.
-        if (begun === null) return isMeanwhile && isOfSlurm(name);
+        if (begun === null) return from < ended && to + MISSED_MS > created && isOfSlurm(name);
+        const isMeanwhile = from < ended && to > created;
         if (name === 'slurmctld') return from > created && from < begun + UNSAVED_MS;
         return isMeanwhile && (name === node || name === `${node} falls silent`);
       });
