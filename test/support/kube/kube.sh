@@ -221,11 +221,16 @@ start_control() {
 # ---- a node: namespaces with an init, in which containerd and the kubelet are started
 init_of() { local pid _; read -r pid _ <"$RUN/$1.pid"; cat "/proc/$pid/task/$pid/children" | cut -d' ' -f1; }
 inside() { nsenter --target "$(init_of "$1")" --pid --mount --uts --net --ipc "${@:2}"; }  # NODE COMMAND… : in its namespaces
-daemon() { # NODE NAME COMMAND… : a daemon on it. Its pid is that of nsenter's child: nsenter only waits for it
-  local node=$1 name=$2 init parent child=; shift 2; init=$(init_of "$node")
-  nsenter --target "$init" --pid --mount --uts --net --ipc setsid env PATH="$ROOT/usr/bin:$ROOT/usr/sbin:/usr/sbin:/usr/bin:/sbin:/bin" HOME=/root "$@" >>"$LOG/$node.$name" 2>&1 </dev/null &
-  parent=$!; for _ in $(seq 100); do child=$(cat "/proc/$parent/task/$parent/children" 2>/dev/null || true); [ -n "$child" ] && break; sleep 0.02; done
-  record "$node/$name" "${child%% *}"
+daemon() { # NODE NAME COMMAND… : a service of it, begun again when it ends by itself. Its pid is that of nsenter's child: nsenter only waits for it
+  local node=$1 name=$2 init parent child mine; shift 2
+  while :; do
+    init=$(init_of "$node") && [ -n "$init" ] || exit 0; child=
+    nsenter --target "$init" --pid --mount --uts --net --ipc setsid env PATH="$ROOT/usr/bin:$ROOT/usr/sbin:/usr/sbin:/usr/bin:/sbin:/bin" HOME=/root "$@" &
+    parent=$!; for _ in $(seq 100); do child=$(cat "/proc/$parent/task/$parent/children" 2>/dev/null || true); [ -n "$child" ] && break; sleep 0.02; done
+    record "$node/$name" "${child%% *}"; mine=$(cat "$RUN/$node/$name.pid"); wait "$parent" || true
+    sleep 1; [ "$(cat "$RUN/$node/$name.pid" 2>/dev/null)" = "$mine" ] || exit 0
+  done >>"$LOG/$node.$name" 2>&1 </dev/null &
+  wait_for 10 "$name of $node" alive "$node/$name"
 }
 start_containerd() {
   local d=$DIR/$1
