@@ -82,7 +82,7 @@ describe('agent', () => {
   });
 
   test('an agent kills its command at the end of its lease, even while a request has no answer', async () => {
-    // Longer than the pauses of a busy machine, in which the lease must not end before the test cuts the connection.
+    // Longer than the interval of an agent's reports, which renew the lease until the test cuts the connection.
     await using made = await loopbackRunner({ leaseMs: 6_000 });
     const { runner, served } = made;
     const handle = await runner.prepare(attemptSpec('echo up; exec sleep 600'), never);

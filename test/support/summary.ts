@@ -39,7 +39,7 @@ export default class Summary implements Reporter {
 function causesOf({ errors }: TestResultFailed): string {
   const causes = errors.map(({ message, diff = '' }) => {
     const differing = stripVTControlCharacters(diff).match(/^[+-] .*$/gm) ?? [];
-    return [message, ...differing].join('\n').slice(0, LONGEST_CAUSE);
+    return [stripVTControlCharacters(message), ...differing].join('\n').slice(0, LONGEST_CAUSE);
   });
   return causes.join('\n').replace(/^/gm, '    ');
 }
