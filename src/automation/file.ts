@@ -233,8 +233,8 @@ class FileChecker {
   }
 
   /**
-   * Refuses `${…}` other than `${branch}`. An expression of another system would stay in the name as it is, and the jobs of all
-   * branches would share one group.
+   * Refuses expressions other than `${branch}`. For example, `${{ github.ref }}` would not be replaced, so the jobs of all branches
+   * would share one group.
    */
   #checkGroup(name: string, { concurrency }: FileJob): void {
     const unknown = concurrency?.group.replaceAll(BRANCH, '').match(/\$\{[^}]*\}*/)?.[0];

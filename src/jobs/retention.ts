@@ -43,8 +43,7 @@ function checkDays(input: Input): RetentionDays {
   for (const [field, value] of Object.entries(days))
     if (value !== null && (value < min || value > max))
       throw invalid(field, `must be from ${min} to ${max}`);
-  // A log is deleted with its job. Artifacts can outlive their job, but without it the time of its end is unknown, from which their
-  // days are counted.
+  // A log is deleted with its job. The days of artifacts count from the end of their job, which is unknown once the job is deleted.
   const { jobDays } = days;
   for (const field of ['logDays', 'artifactDays'] as const)
     if (jobDays !== null && (days[field] ?? 0) > jobDays)

@@ -88,8 +88,8 @@ export async function insertRunJobs(
 }
 
 /**
- * Cancels the queued and running jobs of a run. Jobs from before a transfer of the repository belong to another namespace, and
- * are left alone. @returns the ids of the cancelled jobs
+ * Cancels the queued and running jobs of a run, except those that were created before the repository was transferred: they
+ * belong to its former namespace. @returns the ids of the cancelled jobs
  */
 export async function cancelJobsOfRun(
   tx: Prisma.TransactionClient,

@@ -5,7 +5,7 @@
 import { stripVTControlCharacters } from 'node:util';
 import type { Reporter, TestModule, TestResultFailed } from 'vitest/node';
 
-/** Enough for the cause, because a CI service may show only the end of its output. */
+/** Characters of the cause of each error. A CI service may show only the end of its output, so all causes must fit there. */
 const LONGEST_CAUSE = 600;
 
 export default class Summary implements Reporter {

@@ -70,7 +70,7 @@ export type NewRun = {
   earlier?: ReadonlyMap<string, string>;
 };
 
-/** The jobs of the file that a run has: their names, what each needs, and the number of its combinations. */
+/** Each job of the file that a run has: its name, the jobs that it needs, and the number of jobs that its matrix makes. */
 export type RunPlan = { name: string; needs: { job: string; when: string }[]; jobs: number }[];
 
 /** The most times that names of jobs are chosen, because another transaction may take one of them. */

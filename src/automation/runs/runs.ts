@@ -243,7 +243,7 @@ async function findRunForAction(
 }
 
 /**
- * Refuses the token of a job. The jobs of a run get stored secrets, and a job must not create jobs that have any.
+ * Refuses a job's own token: the jobs of a run get stored secrets, and jobs that a job creates must not get any.
  * @throws AppError 401, 403
  */
 function demandStarter(viewer: Viewer): Account {
@@ -253,8 +253,8 @@ function demandStarter(viewer: Viewer): Account {
 }
 
 /**
- * Refuses to run the own file of a schedule of another user if its jobs ask for secrets or rights. The commands of that file were
- * never pushed to the repository, so they may use only the rights of their author.
+ * Refuses jobs that ask for secrets or rights if they come from the file of a schedule that another user has created. Nobody has
+ * pushed its commands to the repository, so they may use only the rights of their author.
  * @throws AppError 403
  */
 function demandOwnFile(

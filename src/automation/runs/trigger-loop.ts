@@ -2,7 +2,7 @@
  * Makes runs of pushed refs. The row of `run_triggers` was written with the record of the push. Each server claims due rows for
  * a while; the transaction that creates the run deletes the row, so each row is used exactly once, whatever happens to
  * servers. When a server is killed, another one claims the row after the claim has expired. After an error, the row is retried
- * with growing delays. Neither delays other rows.
+ * with growing delays. In both cases, other rows do not wait.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import type pg from 'pg';
@@ -54,8 +54,8 @@ const CLAIMED_AT_ONCE = 10;
 const IDLE_MS = 5_000;
 
 /**
- * A claim lasts for 15 s to a minute, so that the row is soon free again however often its servers are killed. The loop deletes
- * a row that is a day old, because its repository could not be read in that time.
+ * A claim lasts for 15 s to a minute, so that the row is soon free again even if each server that claims it is killed. A row that
+ * is a day old is deleted: its repository could not be read in all that time.
  */
 const CLAIM = `
   update run_triggers set attempts = attempts + 1, due_at = now() + interval '15 seconds' * 2 ^ least(attempts, 2)

@@ -196,7 +196,7 @@ keys() { # NODES
 kubectl() { KUBECONFIG=$ETC/admin.kubeconfig "$BIN/kubectl" "$@"; }
 
 # ---- the control plane
-control() { # NAME COMMAND… : in its network namespace; begun again when it ends by itself, like the static pods of a real cluster
+control() { # NAME COMMAND… : in its network namespace; restarted when it ends by itself, like the static pods of a real cluster
   local name=$1 mine; shift
   while :; do
     setsid nsenter --net="/run/netns/$ID-api" "$@" & record "$name" $!; mine=$(cat "$RUN/$name.pid"); wait $! || true
@@ -221,7 +221,7 @@ start_control() {
 # ---- a node: namespaces with an init, in which containerd and the kubelet are started
 init_of() { local pid _; read -r pid _ <"$RUN/$1.pid"; cat "/proc/$pid/task/$pid/children" | cut -d' ' -f1; }
 inside() { nsenter --target "$(init_of "$1")" --pid --mount --uts --net --ipc "${@:2}"; }  # NODE COMMAND… : in its namespaces
-daemon() { # NODE NAME COMMAND… : a service of it, begun again when it ends by itself. Its pid is that of nsenter's child: nsenter only waits for it
+daemon() { # NODE NAME COMMAND… : a service of it, restarted when it ends by itself, as systemd does. Its pid is that of nsenter's child: nsenter only waits for it
   local node=$1 name=$2 init parent child mine; shift 2
   while :; do
     init=$(init_of "$node") && [ -n "$init" ] || exit 0; child=

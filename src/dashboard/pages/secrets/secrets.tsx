@@ -27,8 +27,8 @@ export function Secrets({
       title="Secrets"
       about={
         <>
-          Environment variables of jobs that list them by name. Values are encrypted, and masked in
-          logs.
+          A job that lists a secret gets its value in an environment variable. Values are encrypted,
+          and masked in logs.
           {owner.repository === null && ' They are for jobs of all its repositories.'}
         </>
       }

@@ -24,7 +24,7 @@ export function Variables({
     <StoredValueList
       kind="variable"
       title="Variables"
-      about="Environment variables of jobs that list them by name. Values are not secret."
+      about="A job that lists a variable gets its value in an environment variable. Values are not secret."
       values={variables}
       mayChange={mayChange}
       summary={({ value }) => (
