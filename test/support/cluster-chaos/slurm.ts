@@ -13,8 +13,6 @@ const SLURMD_TIMEOUT = 5;
 const KILL_WAIT = 5;
 /** The controller saves its state every few seconds, and has forgotten younger jobs after a kill. */
 const UNSAVED_MS = 10_000;
-/** The start of a job that a restarted node or controller has missed is noticed late: 26 s were seen on a busy machine. */
-const MISSED_MS = 60_000;
 
 export async function openSlurmChaos(): Promise<ChaosCluster> {
   const slurm = await openSlurmCluster({
@@ -28,10 +26,21 @@ export async function openSlurmChaos(): Promise<ChaosCluster> {
     ...(of && { of: [of] }),
     kill: () => slurm.kill(name),
     async start() {
+      const now = Date.now();
       await slurm.start(name);
+      if (of) await isRegistered(of, now);
       await resumeDrained();
     },
   });
+  /** Until slurmd has registered again, the controller may place jobs on the node that cannot be started there. */
+  const isRegistered = (node: string, since: number) =>
+    eventually(async () => {
+      const shown = await slurm.command('scontrol', 'show', 'node', node);
+      const [, startedAt = ''] = /SlurmdStartTime=(\S+)/.exec(shown) ?? [];
+      // In whole seconds.
+      if (!(Date.parse(startedAt) + 1_000 > since))
+        throw new Error(`slurmd of ${node} has not registered since it was started`);
+    });
   /** Slurm drains a node whose jobs could not be started or ended. An operator then returns it to service. */
   const resumeDrained = () =>
     eventually(async () => {
@@ -84,9 +93,9 @@ export async function openSlurmChaos(): Promise<ChaosCluster> {
     ],
     isExplained({ node, created, begun, ended }: Loss, kills: readonly Kill[]) {
       return kills.some(({ name, from, to }) => {
-        // Its node is unknown.
-        if (begun === null) return from < ended && to + MISSED_MS > created && isOfSlurm(name);
         const isMeanwhile = from < ended && to > created;
+        // Its node is unknown.
+        if (begun === null) return isMeanwhile && isOfSlurm(name);
         if (name === 'slurmctld') return from > created && from < begun + UNSAVED_MS;
         return isMeanwhile && (name === node || name === `${node} falls silent`);
       });
