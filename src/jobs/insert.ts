@@ -9,7 +9,7 @@ import type { Plan } from '../../prisma/generated/enums.ts';
 import type { Config } from '../base/config/config.ts';
 import { type Actor, type AuditedChange, addAuditToStatement } from '../identity/audit.ts';
 import type { Db } from '../platform/database/client.ts';
-import { inPoolTransaction, inTransaction } from '../platform/database/client.ts';
+import { inPoolTransaction, inTransaction, retryConflicts } from '../platform/database/client.ts';
 import { toColumnName } from '../platform/database/keyset.ts';
 import { statementNameFor } from '../platform/database/rows.ts';
 import { createStatementParts, runStatement } from '../platform/database/statement.ts';
@@ -109,7 +109,8 @@ async function write<S extends Prisma.JobSelect>(
     return columns.toRow(rows[0] ?? []) as Prisma.JobGetPayload<{ select: S }>;
   };
   // A single statement needs no explicit transaction.
-  if (isUnlimited(services, namespace, 'activeJobs')) return runInsert(services.pool);
+  if (isUnlimited(services, namespace, 'activeJobs'))
+    return retryConflicts(() => runInsert(services.pool));
   return inPoolTransaction(services.pool, async (client) => {
     await requireQuota({ ...services, db: client }, namespace, 'activeJobs');
     return runInsert(client);

@@ -130,3 +130,22 @@ test('an attempt continues after an outage while it was being prepared, running 
   });
   expect(await lines(ada, 'ada', 'prepared')).toEqual(['a', 'b']);
 });
+
+test('a change that PostgreSQL rolls back because of a race between row locks is made again', async () => {
+  // `nextval` is not rolled back, so every change fails once.
+  await app.pool.query(`
+    create sequence races;
+    create function fail_once() returns trigger language plpgsql as $$
+      begin
+        if nextval('races') % 2 = 0 then return new; end if;
+        raise 'new multixact has more than one updating member: 0 2[7 (nokeyupd), 8 (nokeyupd)]'
+          using errcode = 'XX000';
+      end $$;
+    create trigger fail_once before insert on repositories for each row execute function fail_once();
+    create trigger fail_once before insert or update on jobs for each row execute function fail_once()`);
+  const created = await ada.post('/auth/v1/repository/ada', { name: 'raced' });
+  expect(created.status).toBe(201);
+  await run('raced', 'echo a');
+  expect(await until(ada, 'ada', 'raced', 'SUCCEEDED')).toBeTruthy();
+  expect(await lines(ada, 'ada', 'raced')).toEqual(['a']);
+});

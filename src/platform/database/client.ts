@@ -37,7 +37,7 @@ const TRANSACTION_TIMEOUT_MS = 15_000;
 const CONNECT_MS = 10_000;
 /** Far longer than any statement takes. */
 const QUERY_MS = 120_000;
-/** Attempts of a transaction that PostgreSQL rolls back because of a deadlock, which takes it 1 s to detect. */
+/** Attempts of a transaction that PostgreSQL rolls back because of another one. It detects a deadlock after 1 s. */
 const MAX_ATTEMPTS = 4;
 /** Prepared statements are kept as long as their connection, so statements beyond this number are not named. */
 const MAX_STATEMENTS = 500;
@@ -102,7 +102,7 @@ async function connectDatabase(
 
 /**
  * Runs `work` in a transaction, or in the transaction that `db` already is. A transaction that PostgreSQL rolls back because
- * of a deadlock is run again, so `work` must have no effects outside the database.
+ * of another one, for instance in a deadlock, is run again, so `work` must have no effects outside the database.
  * @param timeoutMs for a transaction that may take longer than 15 seconds on a busy machine
  */
 export async function inTransaction<T>(
@@ -146,17 +146,19 @@ export async function withConnection<T>(
   }
 }
 
-/** Runs `work` between `begin` and `commit` on one connection. */
+/** Like `inTransaction`, with `pg` instead of Prisma: `work` may run again. */
 export function inPoolTransaction<T>(
   pool: pg.Pool,
   work: (client: pg.PoolClient) => Promise<T>,
 ): Promise<T> {
-  return withConnection(pool, async (client) => {
-    await client.query('begin');
-    const result = await work(client);
-    await client.query('commit');
-    return result;
-  });
+  return retryConflicts(() =>
+    withConnection(pool, async (client) => {
+      await client.query('begin');
+      const result = await work(client);
+      await client.query('commit');
+      return result;
+    }),
+  );
 }
 
 /** Whether a write violated a unique constraint; with `column`, a constraint of that column. */

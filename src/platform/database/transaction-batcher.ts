@@ -3,7 +3,7 @@
  * flushes to disk once for the whole batch. Requests that would wait for a lock of another transaction run alone.
  */
 import { setImmediate as nextTick } from 'node:timers/promises';
-import { isDatabaseUnavailable, isLockTimeout, isRolledBackByConflict } from './outage.ts';
+import { isDatabaseUnavailable, isRolledBackByConflict } from './outage.ts';
 
 /** Batches that run at the same time. Further requests wait and form the next batch. */
 const MAX_BATCHES = 4;
@@ -20,7 +20,7 @@ type Runners<T, R> = {
   runBatch(input: readonly T[]): Promise<readonly (R | typeof RUN_ALONE)[]>;
   /**
    * Runs one request that a batch did not run, or whose batch failed, so that no request fails because of another request. It
-   * must not wait long for locks either: after a failure by `lock_timeout` it is called again.
+   * must not wait long for locks either: after a conflict, such as a failure by `lock_timeout`, it is called again.
    */
   runAlone(input: T): Promise<R>;
 };
@@ -74,7 +74,7 @@ export function batchTransactions<T, R>(runners: Runners<T, R>, maxSize: number)
     }
   }
 
-  /** Runs the request alone, again and again until it gets its locks or `LOCK_TIMEOUT_MS` have passed. */
+  /** Runs the request alone, again and again until it has no conflict or `LOCK_TIMEOUT_MS` have passed. */
   async function retryAlone(request: Request<T, R>): Promise<void> {
     waitingAlone.push(request);
     if (runningAlone >= MAX_ALONE) return;
@@ -84,7 +84,7 @@ export function batchTransactions<T, R>(runners: Runners<T, R>, maxSize: number)
         next.resolve(await runners.runAlone(next.input));
       } catch (error) {
         const waitedMs = Date.now() - next.requestedAt;
-        if (isLockTimeout(error) && waitedMs < LOCK_TIMEOUT_MS) locked.push(next);
+        if (isRolledBackByConflict(error) && waitedMs < LOCK_TIMEOUT_MS) locked.push(next);
         else next.reject(error);
       }
     runningAlone--;
