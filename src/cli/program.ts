@@ -16,6 +16,7 @@ import { addOrganizationCommands } from './commands/organizations.ts';
 import { addRepositoryCommands } from './commands/repositories.ts';
 import { addRetentionCommands } from './commands/retention.ts';
 import { addRunCommand } from './commands/run.ts';
+import { addRunsCommands } from './commands/runs.ts';
 import { addSecretCommands } from './commands/secrets.ts';
 import { addSignInCommands } from './commands/sign-in.ts';
 import { addTopCommand } from './commands/top.ts';
@@ -24,7 +25,7 @@ import { addWebhookCommands } from './commands/webhooks.ts';
 
 const EXIT_CODES = `
 Exit codes: 0 success; 1 failure; 2 wrong usage; 4 not signed in; 5 refused; 69 server unreachable; 130 interrupted.
-"run" and "wait" exit with the code of the job.
+"run" and "wait" exit with the code of the job, "runs wait" with 1 unless the run succeeded.
 
 Environment: LOAM_URL and LOAM_TOKEN name a server and a credential for it; HTTPS_PROXY, HTTP_PROXY and NO_PROXY are
 obeyed; LOAM_CA names a file with a further certificate authority (PEM): certificates are always checked;
@@ -43,6 +44,7 @@ export function createProgram(): Program {
   addRunCommand(program);
   addJobCommands(program);
   addAutomationCommands(program);
+  addRunsCommands(program);
   addTopCommand(program);
   addArtifactCommands(program);
   addRepositoryCommands(program);

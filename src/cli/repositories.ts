@@ -1,4 +1,5 @@
 /** Repositories as arguments: `namespace/name`, or `name` alone in the namespace of the caller. */
+import type { LocalConnection } from './connection.ts';
 import { UsageError } from './exit.ts';
 import type { Client } from './sdk/client.ts';
 import type { Repository } from './sdk/repositories.ts';
@@ -13,6 +14,20 @@ export async function resolveName(client: Client, text: string): Promise<Reposit
   return second === undefined
     ? { namespace: await client.username(), name: first }
     : { namespace: first, name: second };
+}
+
+/** Describes an argument for `resolveRepository`. */
+export const REPOSITORY =
+  'namespace/name, or name in your own namespace; by default that of the clone';
+
+/** @throws UsageError outside of a clone without a name */
+export async function resolveRepository(
+  { client, remote }: LocalConnection,
+  text: string | undefined,
+): Promise<RepositoryName> {
+  if (text !== undefined) return resolveName(client, text);
+  if (!remote) throw new UsageError('This is no clone of a repository on the server: name one');
+  return { namespace: remote.namespace, name: remote.name };
 }
 
 /** @returns `namespace/name` @throws UsageError */

@@ -1,6 +1,7 @@
 /** `loam check`, `loam start` and `loam runs` */
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { eventually } from '../support/eventually.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { LoamUser } from '../support/loam-command.ts';
 
@@ -12,6 +13,23 @@ beforeAll(async () => {
   ada = await app.user('ada');
 });
 afterAll(() => app[Symbol.asyncDispose]());
+
+/** Commits `.loam/jobs.yml` to the branch `main` of a repository of ada. */
+async function commitJobs(client: Client, name: string, content: string): Promise<void> {
+  const { repository } = await client.gql(
+    'query ($name: String!) { repository(namespace: "ada", name: $name) { id } }',
+    { name },
+  );
+  await client.gql(
+    'mutation ($input: CreateCommitInput!) { createCommit(input: $input) { commit { sha } } }',
+    {
+      input: {
+        ...{ id: repository.id, branch: 'main', message: 'Add jobs' },
+        changes: [{ path: '.loam/jobs.yml', content }],
+      },
+    },
+  );
+}
 
 test('a file is checked, its jobs are started, and runs are listed', async () => {
   await using user = await LoamUser.open(ada);
@@ -30,16 +48,7 @@ test('a file is checked, its jobs are started, and runs are listed', async () =>
   const missing = await user.run(['check', 'missing.yml']);
   expect([missing.code, missing.stderr]).toEqual([1, 'loam: There is no file missing.yml here.\n']);
 
-  const { repository } = await ada.gql('{ repository(namespace: "ada", name: "model") { id } }');
-  await ada.gql(
-    'mutation ($input: CreateCommitInput!) { createCommit(input: $input) { commit { sha } } }',
-    {
-      input: {
-        ...{ id: repository.id, branch: 'main', message: 'Add jobs' },
-        changes: [{ path: '.loam/jobs.yml', content: valid }],
-      },
-    },
-  );
+  await commitJobs(ada, 'model', valid);
   expect(await user.loam(['start', 'test', '--repo', 'model'])).toBe(
     `${app.base}/ada/model/runs/1\n`,
   );
@@ -49,4 +58,82 @@ test('a file is checked, its jobs are started, and runs are listed', async () =>
   expect(JSON.parse(await user.loam(['runs', 'model', '--json']))).toMatchObject([
     { number: 1, title: 'Add jobs' },
   ]);
+  expect(await user.loam(['runs', 'list', 'model', '--ref', 'refs/heads/other'])).toBe('');
+});
+
+test('a run is shown, waited for, repeated and cancelled', async () => {
+  await using user = await LoamUser.open(ada);
+  await user.loam(['repo', 'create', 'tested', '--init']);
+  const runs = (...args: string[]) => user.run(['runs', ...args, '--repo', 'tested']);
+  const none = await runs('show');
+  expect([none.code, none.stderr]).toEqual([1, 'loam: Run of ada/tested not found\n']);
+
+  await commitJobs(
+    ada,
+    'tested',
+    'jobs:\n  good:\n    on: { manual: true }\n    command: x\n' +
+      '  bad:\n    on: { manual: true }\n    command: exit 3\n',
+  );
+  await user.loam(['start', '--repo', 'tested']);
+  const failed = await runs('wait', '1');
+  expect([failed.code, failed.stderr]).toEqual([
+    1,
+    'ada/good-1 succeeded\nada/bad-1 failed\nRun 1 failed\n',
+  ]);
+  const shown = await runs('show');
+  expect(shown.stdout).toMatch(
+    /^run\t1\nstatus\tfailed\ntitle\tAdd jobs\ntrigger\tmanual\nref\tmain\n/,
+  );
+  expect(shown.stdout).toContain(`page\t${app.base}/ada/tested/runs/1\n`);
+  expect(shown.stdout).toMatch(/^ada\/bad-1\tfailed\t\d+\t3\t/m);
+
+  const repeated = await runs('rerun', '1', '--failed');
+  expect([repeated.code, repeated.stdout]).toEqual([0, `${app.base}/ada/tested/runs/2\n`]);
+  const json = JSON.parse((await runs('wait', '2', '--json')).stdout);
+  expect(json).toMatchObject({
+    number: 2,
+    status: 'FAILED',
+    jobs: [{ runJob: 'bad', exitCode: 3 }],
+  });
+  const missing = await runs('show', '7');
+  expect([missing.code, missing.stderr]).toEqual([1, 'loam: Run 7 of ada/tested not found\n']);
+
+  await commitJobs(ada, 'tested', 'jobs:\n  long:\n    on: { push: true }\n    command: hold\n');
+  await eventually(async () => expect((await runs('show')).stdout).toContain('run\t3\n'));
+  expect((await runs('cancel')).stderr).toBe('Cancelled run 3\n');
+  expect((await runs('wait')).stderr).toBe('ada/long-3 cancelled\nRun 3 cancelled\n');
+
+  await commitJobs(ada, 'tested', 'jobs:\n  long:\n    onn: { push: true }\n    command: x\n');
+  await eventually(async () => expect((await runs('show')).stdout).toContain('run\t4\n'));
+  const invalid = await runs('wait');
+  expect([invalid.code, invalid.stderr]).toEqual([
+    1,
+    expect.stringMatching(
+      /^\.loam\/jobs\.yml:3:5: Unknown key "onn" in jobs\.long\n[\s\S]*Run 4 invalid\n$/,
+    ),
+  ]);
+});
+
+test('a run of a push that may not create jobs is approved', async () => {
+  await using user = await LoamUser.open(ada);
+  await user.loam(['repo', 'create', 'careful', '--init']);
+  const { createAccessToken } = await ada.gql(
+    'mutation { createAccessToken(input: { name: "push", scopes: [REPO_WRITE] }) { token } }',
+  );
+  const pusher = app.client(`Bearer ${createAccessToken.token}`);
+  await commitJobs(pusher, 'careful', 'jobs:\n  test:\n    on: { push: true }\n    command: x\n');
+  const runs = (...args: string[]) => user.run(['runs', ...args, '--repo', 'careful']);
+  await eventually(async () =>
+    expect((await runs('show')).stdout).toContain('status\twaiting-for-approval\n'),
+  );
+  const waiting = await runs('wait');
+  expect([waiting.code, waiting.stderr]).toEqual([
+    1,
+    `loam: The run waits for approval: ${app.base}/ada/careful/runs/1\n`,
+  ]);
+  expect((await runs('approve', '1')).stderr).toBe('Approved run 1\n');
+  expect((await runs('wait')).code).toBe(0);
+  expect((await runs('show')).stdout).toContain('approved by\tada\n');
+  const again = await runs('approve', '1');
+  expect([again.code, again.stderr]).toEqual([1, expect.stringContaining('approval')]);
 });

@@ -1,13 +1,12 @@
-/** `loam check`, `loam start` and `loam runs`: jobs that start by themselves */
+/** `loam check` and `loam start`: jobs that start by themselves. See also `runs.ts`. */
 import { readFile } from 'node:fs/promises';
 import type { Program } from '../command.ts';
-import { connectHere, type LocalConnection } from '../connection.ts';
-import { EXIT, UsageError } from '../exit.ts';
-import { parseCount } from '../options.ts';
-import { type RepositoryName, resolveName } from '../repositories.ts';
+import { connectHere } from '../connection.ts';
+import { EXIT } from '../exit.ts';
+import { REPOSITORY, resolveRepository } from '../repositories.ts';
 import { graphql } from '../sdk/graphql.ts';
 import { demand } from '../sdk/pages.ts';
-import { ago, note, print, printJson, printTable, safeLine, safeText } from '../terminal.ts';
+import { note, print, printJson, safeLine, safeText } from '../terminal.ts';
 
 const CHECK = graphql(`
   query CheckJobFile($text: String!) {
@@ -30,18 +29,7 @@ const START = graphql(`
     }
   }
 `);
-const RUNS = graphql(`
-  query ListRuns($namespace: String!, $name: String!, $first: Int!) {
-    repository(namespace: $namespace, name: $name) {
-      runs(first: $first) {
-        nodes { number status trigger ref sha title actor createdAt startedAt completedAt }
-      }
-    }
-  }
-`);
-
 const JOBS_FILE = '.loam/jobs.yml';
-const REPOSITORY = 'namespace/name, or name in your own namespace; by default that of the clone';
 
 export function addAutomationCommands(program: Program): void {
   program
@@ -85,45 +73,4 @@ export function addAutomationCommands(program: Program): void {
       note(`Started ${run.jobs.length} ${run.jobs.length === 1 ? 'job' : 'jobs'}`);
       print(safeText(`${server}/${at.namespace}/${at.name}/runs/${run.number}`));
     });
-
-  program
-    .command('runs')
-    .description('List the runs of a repository, newest first')
-    .argument('[repository]', REPOSITORY)
-    .option('--limit <n>', 'at most so many, up to 100', parseCount, 20)
-    .option('--json', 'print JSON')
-    .action(async (text, { limit, json }) => {
-      const connection = await connectHere(program.opts());
-      const at = await resolveRepository(connection, text);
-      const first = Math.min(limit, 100);
-      const { repository } = await connection.client.graphql(RUNS, { ...at, first });
-      const { nodes } = demand(
-        demand(repository, `Repository ${at.namespace}/${at.name}`).runs,
-        'List of runs',
-      );
-      if (json) return printJson(nodes);
-      printTable(
-        ['RUN', 'STATUS', 'TRIGGER', 'REF', 'COMMIT', 'STARTED BY', 'CREATED', 'TITLE'],
-        nodes.map((run) => [
-          { text: `${run.number}`, colour: 'bold' },
-          run.status.toLowerCase(),
-          run.trigger.toLowerCase(),
-          run.ref.replace(/^refs\/(?:heads|tags)\//, ''),
-          run.sha.slice(0, 10),
-          run.actor,
-          ago(run.createdAt),
-          run.title,
-        ]),
-      );
-    });
-}
-
-/** @throws UsageError outside of a clone without a name */
-async function resolveRepository(
-  { client, remote }: LocalConnection,
-  text: string | undefined,
-): Promise<RepositoryName> {
-  if (text !== undefined) return resolveName(client, text);
-  if (!remote) throw new UsageError('This is no clone of a repository on the server: name one');
-  return { namespace: remote.namespace, name: remote.name };
 }

@@ -63,7 +63,7 @@ function addLists(program: Program): void {
         ['NAME', 'STATUS', 'HARDWARE', 'CREATED', 'RUNTIME', 'COST', 'COMMAND'],
         jobs.map((job) => [
           `${job.namespace}/${job.name}`,
-          { text: fromEnum(job.status), colour: COLOURS[job.status] },
+          { text: fromEnum(job.status), colour: JOB_COLOURS[job.status] },
           hardware(job),
           ago(job.createdAt),
           isTerminal ? duration(job.runtimeSeconds) : `${job.runtimeSeconds}`,
@@ -107,7 +107,7 @@ async function readAttempts(client: Client, { namespace, name }: Job) {
   return job?.attempts.nodes ?? [];
 }
 
-const COLOURS: Record<JobStatus, Colour> = {
+export const JOB_COLOURS: Record<JobStatus, Colour> = {
   QUEUED: 'yellow',
   RUNNING: 'blue',
   SUCCEEDED: 'green',

@@ -1,0 +1,252 @@
+/** `loam runs`: the runs of a repository, which are the jobs that one push, schedule or user has started */
+import type { ResultOf } from 'gql.tada';
+import type { Program } from '../command.ts';
+import { connectHere, type LocalConnection } from '../connection.ts';
+import { EXIT } from '../exit.ts';
+import { parseCount } from '../options.ts';
+import { REPOSITORY, type RepositoryName, resolveRepository } from '../repositories.ts';
+import { graphql } from '../sdk/graphql.ts';
+import { fromEnum } from '../sdk/job-input.ts';
+import { demand } from '../sdk/pages.ts';
+import { retry, sleep } from '../sdk/retry.ts';
+import {
+  ago,
+  type Colour,
+  duration,
+  isTerminal,
+  note,
+  print,
+  printFields,
+  printJson,
+  printTable,
+  safeLine,
+  safeText,
+} from '../terminal.ts';
+import { announced } from './follow.ts';
+import { JOB_COLOURS } from './jobs.ts';
+
+const LIST = graphql(`
+  query ListRuns($namespace: String!, $name: String!, $first: Int!, $ref: String) {
+    repository(namespace: $namespace, name: $name) {
+      runs(first: $first, ref: $ref) {
+        nodes { number status trigger ref sha title actor createdAt startedAt completedAt }
+      }
+    }
+  }
+`);
+const READ = graphql(`
+  query ReadRun($namespace: String!, $name: String!, $number: Int!) {
+    repository(namespace: $namespace, name: $name) {
+      run(number: $number) {
+        id number status trigger ref sha title actor approvedBy createdAt startedAt completedAt
+        problems { line column message }
+        jobs { namespace name runJob status progress exitCode runtimeSeconds }
+      }
+    }
+  }
+`);
+const APPROVE = graphql(`
+  mutation ApproveRun($id: ID!) {
+    approveRun(input: { id: $id }) { run { number status } }
+  }
+`);
+const CANCEL = graphql(`
+  mutation CancelRun($id: ID!) {
+    cancelRun(input: { id: $id }) { run { number status } }
+  }
+`);
+const RERUN = graphql(`
+  mutation RerunRun($id: ID!, $failedOnly: Boolean!) {
+    rerunRun(input: { id: $id, failedOnly: $failedOnly }) { run { number status } }
+  }
+`);
+
+type Run = NonNullable<NonNullable<ResultOf<typeof READ>['repository']>['run']>;
+
+const NUMBER = 'the number of the run; by default the newest one';
+const OF_REPOSITORY = ['--repo <repository>', REPOSITORY] as const;
+const WAIT_INTERVAL_MS = 2_000;
+
+export function addRunsCommands(program: Program): void {
+  const runs = program
+    .command('runs')
+    .description('List, follow and change the runs of a repository');
+
+  runs
+    .command('list', { isDefault: true })
+    .description('List the runs, newest first')
+    .argument('[repository]', REPOSITORY)
+    .option('--ref <name>', 'only those of this full ref name, such as refs/heads/main')
+    .option('--limit <n>', 'at most so many, up to 100', parseCount, 20)
+    .option('--json', 'print JSON')
+    .action(async (text, { ref = null, limit, json }) => {
+      const connection = await connectHere(program.opts());
+      const at = await resolveRepository(connection, text);
+      const nodes = await listRuns(connection, at, { first: Math.min(limit, 100), ref });
+      if (json) return printJson(nodes);
+      printTable(
+        ['RUN', 'STATUS', 'TRIGGER', 'REF', 'COMMIT', 'STARTED BY', 'CREATED', 'TITLE'],
+        nodes.map((run) => [
+          { text: `${run.number}`, colour: 'bold' },
+          { text: fromEnum(run.status), colour: COLOURS[run.status] },
+          fromEnum(run.trigger),
+          shortRef(run.ref),
+          run.sha.slice(0, 10),
+          run.actor,
+          ago(run.createdAt),
+          run.title,
+        ]),
+      );
+    });
+
+  runs
+    .command('show')
+    .description('Show a run with its jobs')
+    .argument('[number]', NUMBER, parseCount)
+    .option(...OF_REPOSITORY)
+    .option('--json', 'print JSON')
+    .action(async (number, { repo, json }) => {
+      const { run, url } = await openRun(program, number, repo);
+      const { id: _, ...shown } = run;
+      if (json) return printJson({ ...shown, url });
+      printFields(describe(run, url));
+      printProblems(run);
+      if (run.jobs.length === 0) return;
+      if (isTerminal) print('');
+      printTable(
+        ['JOB', 'STATUS', 'RUNTIME', 'EXIT CODE', 'PROGRESS'],
+        run.jobs.map((job) => [
+          `${job.namespace}/${job.name}`,
+          { text: fromEnum(job.status), colour: JOB_COLOURS[job.status] },
+          isTerminal ? duration(job.runtimeSeconds) : `${job.runtimeSeconds}`,
+          `${job.exitCode ?? ''}`,
+          job.progress ?? '',
+        ]),
+      );
+    });
+
+  runs
+    .command('wait')
+    .description('Wait until a run is over; exits with 1 unless it succeeded')
+    .argument('[number]', NUMBER, parseCount)
+    .option(...OF_REPOSITORY)
+    .option('--json', 'print the run as JSON')
+    .action(async (number, { repo, json }) => {
+      const { run: first, url, read } = await openRun(program, number, repo);
+      let run = first;
+      while (run.completedAt === null) {
+        if (run.status === 'WAITING_FOR_APPROVAL')
+          throw new Error(`The run waits for approval: ${url}`);
+        await sleep(WAIT_INTERVAL_MS);
+        run = await retry(read, announced());
+      }
+      const { id: _, ...shown } = run;
+      if (json) printJson({ ...shown, url });
+      printProblems(run);
+      for (const job of run.jobs) note(`${job.namespace}/${job.name} ${fromEnum(job.status)}`);
+      note(`Run ${run.number} ${fromEnum(run.status)}`);
+      if (run.status !== 'SUCCEEDED') process.exitCode = EXIT.failure;
+    });
+
+  runs
+    .command('cancel')
+    .description('Cancel all jobs of a run that have not ended')
+    .argument('[number]', NUMBER, parseCount)
+    .option(...OF_REPOSITORY)
+    .action(async (number, { repo }) => {
+      const { run, client } = await openRun(program, number, repo);
+      await client.graphql(CANCEL, { id: run.id });
+      note(`Cancelled run ${run.number}`);
+    });
+
+  runs
+    .command('rerun')
+    .description('Start the jobs of a run again, for the same commit')
+    .argument('[number]', NUMBER, parseCount)
+    .option(...OF_REPOSITORY)
+    .option('--failed', 'without the jobs that succeeded')
+    .option('--json', 'print the number and the status of the new run as JSON')
+    .action(async (number, { repo, failed = false, json }) => {
+      const { run, client, urlOf } = await openRun(program, number, repo);
+      const { rerunRun } = await client.graphql(RERUN, { id: run.id, failedOnly: failed });
+      const created = demand(rerunRun, 'Run').run;
+      if (json) return printJson(created);
+      print(safeText(urlOf(created.number)));
+    });
+
+  runs
+    .command('approve')
+    .description('Create the jobs of a run that waits for approval, in your name')
+    .argument('<number>', 'the number of the run', parseCount)
+    .option(...OF_REPOSITORY)
+    .action(async (number, { repo }) => {
+      const { run, client } = await openRun(program, number, repo);
+      await client.graphql(APPROVE, { id: run.id });
+      note(`Approved run ${run.number}`);
+    });
+}
+
+const COLOURS: Record<Run['status'], Colour> = {
+  WAITING_FOR_APPROVAL: 'yellow',
+  QUEUED: 'yellow',
+  RUNNING: 'blue',
+  SUCCEEDED: 'green',
+  FAILED: 'red',
+  INVALID: 'red',
+  CANCELLED: 'dim',
+};
+
+async function listRuns(
+  { client }: LocalConnection,
+  at: RepositoryName,
+  filter: { first: number; ref: string | null },
+) {
+  const { repository } = await client.graphql(LIST, { ...at, ...filter });
+  const { runs } = demand(repository, `Repository ${at.namespace}/${at.name}`);
+  return demand(runs, 'List of runs').nodes;
+}
+
+/** Connects, and reads a run, the newest one without a number. @throws LoamError `not_found` */
+async function openRun(program: Program, number: number | undefined, repo: string | undefined) {
+  const connection = await connectHere(program.opts());
+  const { client, server } = connection;
+  const at = await resolveRepository(connection, repo);
+  const fullName = `${at.namespace}/${at.name}`;
+  const newest = async () => {
+    const [run] = await listRuns(connection, at, { first: 1, ref: null });
+    return demand(run, `Run of ${fullName}`).number;
+  };
+  const found = number ?? (await newest());
+  const read = async (): Promise<Run> => {
+    const { repository } = await client.graphql(READ, { ...at, number: found });
+    return demand(demand(repository, `Repository ${fullName}`).run, `Run ${found} of ${fullName}`);
+  };
+  const urlOf = (of: number) => `${server}/${fullName}/runs/${of}`;
+  return { client, run: await read(), read, url: urlOf(found), urlOf };
+}
+
+function describe(run: Run, url: string): [string, string | null | undefined][] {
+  return [
+    ['run', `${run.number}`],
+    ['status', fromEnum(run.status)],
+    ['title', run.title],
+    ['trigger', fromEnum(run.trigger)],
+    ['ref', shortRef(run.ref)],
+    ['commit', run.sha],
+    ['started by', run.actor],
+    ['approved by', run.approvedBy],
+    ['created', ago(run.createdAt)],
+    ['started', ago(run.startedAt)],
+    ['completed', ago(run.completedAt)],
+    ['page', url],
+  ];
+}
+
+function printProblems({ problems }: Run): void {
+  for (const { line, column, message } of problems)
+    note(safeLine(`.loam/jobs.yml:${line}:${column}: ${message}`));
+}
+
+function shortRef(ref: string): string {
+  return ref.replace(/^refs\/(?:heads|tags)\//, '');
+}
