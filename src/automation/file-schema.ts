@@ -109,7 +109,9 @@ const need = z
         when: z
           .enum(['succeeded', 'failed', 'finished'])
           .default('succeeded')
-          .describe('How the other job must have ended. Default: succeeded.'),
+          .describe(
+            'How the other job must have ended. Default: succeeded. Of a matrix, all jobs must have succeeded, or at least one must have failed.',
+          ),
       }),
     ],
     'must be the name of a job, or an object with job and when',

@@ -139,6 +139,30 @@ function orderByNeeds({ jobs }: JobFile, names: readonly string[]): string[] {
   return [...ordered];
 }
 
+/**
+ * Selects the jobs to run again of a run that is over: those that did not succeed, without those that were not needed, such as
+ * one that needs the failure of a job that succeeded.
+ */
+export function selectUnsuccessful(
+  file: JobFile,
+  names: readonly string[],
+  succeeded: ReadonlySet<string>,
+): string[] {
+  const again = new Set<string>();
+  for (const name of orderByNeeds(file, names)) {
+    const needs = file.jobs.get(name)?.needs ?? [];
+    const isNeeded = needs.every(
+      ({ job, when }) =>
+        again.has(job) ||
+        when === 'finished' ||
+        !names.includes(job) ||
+        (when === 'succeeded' && succeeded.has(job)),
+    );
+    if (isNeeded && !succeeded.has(name)) again.add(name);
+  }
+  return names.filter((name) => again.has(name));
+}
+
 /** All combinations of the values, the last key varying fastest. One without values. */
 function combine(matrix: Readonly<Record<string, readonly string[]>>): Record<string, string>[] {
   let combinations: Record<string, string>[] = [{}];

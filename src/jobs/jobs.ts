@@ -66,6 +66,7 @@ import { describeWait } from './worker-capacity.ts';
 
 export { payloadToSend } from './artifacts/downloads.ts';
 export type { BudgetEventData } from './budgets.ts';
+export { isNeedMet } from './dependencies/groups.ts';
 export { insertJobs, type JobToInsert } from './dependencies/insert.ts';
 export type { JobEventData } from './payload.ts';
 export { type CreateInput, checkRequest, type NamedValue } from './request.ts';

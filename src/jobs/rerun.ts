@@ -90,8 +90,7 @@ const settingsColumns = {
   concurrencyGroup: true,
   onConflict: true,
   needs: {
-    where: { endedAs: null },
-    select: { neededId: true, neededName: true, condition: true },
+    select: { neededId: true, runJob: true, condition: true },
     orderBy: { neededId: 'asc' },
   },
   labels: { select: { key: true, value: true } },
@@ -187,9 +186,15 @@ async function findOpenNeeds({ db }: RerunDeps, { needs }: Settings): Promise<Ne
     },
     select: { id: true, name: true },
   });
-  return needs.flatMap(({ neededId, condition }) => {
-    const job = open.find(({ id }) => id === neededId);
-    return job ? [{ ...job, when: condition }] : [];
+  const findOpen = (neededId: string) => open.find(({ id }) => id === neededId);
+  // Jobs of a matrix that have ended may have met the need for a failure already.
+  const endedJobs = new Set(
+    needs.flatMap(({ neededId, runJob }) => (findOpen(neededId) ? [] : (runJob ?? []))),
+  );
+  return needs.flatMap(({ neededId, runJob, condition }) => {
+    const job = findOpen(neededId);
+    const isPartlyMet = condition === 'failed' && runJob !== null && endedJobs.has(runJob);
+    return job ? [{ ...job, runJob, when: isPartlyMet ? 'finished' : condition }] : [];
   });
 }
 

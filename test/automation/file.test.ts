@@ -1,7 +1,12 @@
 /** `.loam/jobs.yml`: what it may say, what is wrong with it, and which jobs a trigger starts. */
 import { expect, test } from 'vitest';
 import { readJobFile } from '../../src/automation/file.ts';
-import { planJobs, selectJobs, type Trigger } from '../../src/automation/plan.ts';
+import {
+  planJobs,
+  selectJobs,
+  selectUnsuccessful,
+  type Trigger,
+} from '../../src/automation/plan.ts';
 
 const EXAMPLE = `
 defaults: { cpu: 4, memory_gb: 8 }
@@ -103,6 +108,25 @@ jobs:
   expect(short.jobs.get('b')?.needs).toEqual([{ job: 'a', when: 'succeeded' }]);
   // A job brings those that it needs.
   expect(selectJobs(diamond, { kind: 'manual', job: 'd' })).toEqual(['a', 'b', 'd']);
+});
+
+test('jobs that were not needed are not run again', () => {
+  const file = valid(`
+jobs:
+  d: { needs: [{ job: c, when: finished }], command: d }
+  lint: { on: { push: true }, command: a }
+  test: { on: { push: true }, needs: [lint], command: a }
+  deploy: { needs: [test], command: a }
+  alarm: { needs: [{ job: lint, when: failed }], command: a }
+  c: { needs: [alarm], command: c }
+`);
+  const all = [...file.jobs.keys()];
+  const again = (...succeeded: string[]) => selectUnsuccessful(file, all, new Set(succeeded));
+  expect(again('lint')).toEqual(['d', 'test', 'deploy']);
+  expect(again()).toEqual(all);
+  expect(again('lint', 'test', 'deploy', 'd')).toEqual([]);
+  // What an earlier run had counts as met.
+  expect(selectUnsuccessful(file, ['deploy', 'alarm'], new Set())).toEqual(['deploy', 'alarm']);
 });
 
 test('problems have a line and a column', () => {

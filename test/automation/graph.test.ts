@@ -1,13 +1,19 @@
 /** Jobs of runs in the order of their needs, with the statuses of the run and of its commit. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { eventually } from '../support/eventually.ts';
+import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
+import { until } from '../support/submit.ts';
 
+const runner = fakeRunner();
 let app: TestApp;
 let ada: Client;
 
 beforeAll(async () => {
-  app = await startApp();
+  // A job runs the command of its combination.
+  const prepare: typeof runner.prepare = (spec, signal) =>
+    runner.prepare({ ...spec, command: spec.env.COMMAND ?? spec.command }, signal);
+  app = await startApp({ overrides: { runner: { ...runner, prepare } } });
   ada = await app.user('ada');
 });
 afterAll(() => app[Symbol.asyncDispose]());
@@ -47,6 +53,8 @@ async function statusesOf(name: string, sha: string) {
     status.statuses.map(({ context, ...rest }: { context: string }) => [context, rest]),
   );
 }
+
+const RERUN = `mutation ($input: RerunRunInput!) { rerunRun(input: $input) { run { number jobs { runJob } } } }`;
 
 test('jobs run in the order of their needs, and the commit has a status for each', async () => {
   const sha = await create(
@@ -115,13 +123,64 @@ test('a failure fails the run, and only what did not succeed is run again', asyn
     warn: { state: 'SUCCESS' },
   });
   expect(await statusesOf('bad', sha)).not.toHaveProperty('deploy');
-  const RERUN = `mutation ($input: RerunRunInput!) { rerunRun(input: $input) { run { number jobs { runJob } } } }`;
   const { rerunRun } = await ada.gql(RERUN, { input: { id: run.id, failedOnly: true } });
   expect(rerunRun.run).toMatchObject({
     number: 2,
     jobs: [{ runJob: 'test' }, { runJob: 'deploy' }],
   });
   expect((await ended('bad', 2)).status).toBe('FAILED');
+});
+
+test('a need for the failure of a matrix is met once all its jobs have ended and one has failed', async () => {
+  const sha = await create(
+    'matrix',
+    `jobs:
+  good: { on: { push: true }, matrix: { command: [echo, echo 2] }, command: "" }
+  bad: { on: { push: true }, matrix: { command: [exit 3, echo, hold] }, command: "" }
+  calm: { needs: [{ job: good, when: failed }], command: echo }
+  after_calm: { needs: [calm], command: echo }
+  alarm: { needs: [{ job: bad, when: failed }], command: echo }
+  deploy: { needs: [bad], command: echo }
+  tidy: { needs: [{ job: bad, when: finished }], command: echo }
+`.replaceAll('command: ""', 'command: matrix'),
+  );
+  const alarm = await eventually(async () => {
+    const { run } = (await ada.gql(RUN, { name: 'matrix', number: 1 })).repository;
+    const of = (name: string) =>
+      run?.jobs.find(({ runJob }: { runJob: string }) => runJob === name);
+    expect(of('deploy')?.status).toBe('CANCELLED');
+    expect(of('alarm')).toMatchObject({ status: 'QUEUED', progress: 'waiting for bad-1-3' });
+    return of('alarm').name as string;
+  });
+  // A job of the matrix has failed already, so a rerun only waits for the others.
+  await ada.gql(
+    'mutation ($name: String!) { rerunJob(input: { namespace: "ada", name: $name, newName: "alarm-again" }) { job { id } } }',
+    { name: alarm },
+  );
+  runner.release();
+  await until(ada, 'ada', 'alarm-again', 'SUCCEEDED');
+  const run = await ended('matrix');
+  const progress = Object.fromEntries(
+    run.jobs.map((job: { runJob: string; progress: string }) => [job.runJob, job.progress]),
+  );
+  expect(progress).toMatchObject({
+    calm: 'cancelled: it needed a job of good to fail, and none did',
+    after_calm: 'cancelled: it needed calm-1 to succeed, which was cancelled',
+    alarm: 'succeeded',
+    deploy: 'cancelled: it needed bad-1-1 to succeed, which failed',
+    tidy: 'succeeded',
+  });
+  // Jobs that were not needed have no status, and are not run again.
+  expect(Object.keys(await statusesOf('matrix', sha)).sort()).toEqual([
+    'alarm',
+    'bad',
+    'good',
+    'tidy',
+  ]);
+  const { rerunRun } = await ada.gql(RERUN, { input: { id: run.id, failedOnly: true } });
+  expect(rerunRun.run.jobs.map(({ runJob }: { runJob: string }) => runJob)).toEqual([
+    ...['bad', 'bad', 'bad', 'deploy'],
+  ]);
 });
 
 test('a cancelled run is cancelled, and can be followed', async () => {

@@ -1,7 +1,12 @@
 /** Creates a run with its jobs, in one transaction. */
 import type pg from 'pg';
 import type { Prisma } from '../../../prisma/generated/client.ts';
-import type { Plan, RunStatus, RunTriggerKind } from '../../../prisma/generated/enums.ts';
+import type {
+  NeedCondition,
+  Plan,
+  RunStatus,
+  RunTriggerKind,
+} from '../../../prisma/generated/enums.ts';
 import type { Config } from '../../base/config/config.ts';
 import { AppError, notFound } from '../../base/errors.ts';
 import { newId } from '../../base/ids.ts';
@@ -71,7 +76,11 @@ export type NewRun = {
 };
 
 /** Each job of the file that a run has: its name, the jobs that it needs, and the number of jobs that its matrix makes. */
-export type RunPlan = { name: string; needs: { job: string; when: string }[]; jobs: number }[];
+export type RunPlan = {
+  name: string;
+  needs: { job: string; when: NeedCondition }[];
+  jobs: number;
+}[];
 
 /** The most times that names of jobs are chosen, because another transaction may take one of them. */
 const NAME_TRIES = 5;

@@ -19,7 +19,7 @@ import {
   type RepositoryReadDeps,
 } from '../../repositories/repositories.ts';
 import { type JobFile, readJobFile } from '../file.ts';
-import { planJobs, selectJobs } from '../plan.ts';
+import { planJobs, selectJobs, selectUnsuccessful } from '../plan.ts';
 import { readRunCommit } from './commit.ts';
 import {
   type CreateDeps,
@@ -217,15 +217,16 @@ export async function rerunRun<S extends Select>(
       return own.length > 0 && own.every(({ status }) => status === 'succeeded');
     }),
   );
-  const names = failedOnly ? run.jobNames.filter((key) => !succeeded.has(key)) : run.jobNames;
   const newId = await createRun(services, repository, {
     ...{ trigger: run.trigger, ref: run.ref, commit: run, text, keepsText: run.file !== null },
     ...{ actor: account, creator: account, rerunOfId: id },
     hasMoved: await hasRefMoved(services, run),
-    select: () => names,
+    select: (parsed) =>
+      failedOnly ? selectUnsuccessful(parsed, run.jobNames, succeeded) : run.jobNames,
     earlier: new Map(jobs.flatMap(({ name, runJob }) => (runJob ? [[runJob, name]] : []))),
   });
-  if (newId === null) throw new AppError('conflict', 'All jobs of the run succeeded');
+  if (newId === null)
+    throw new AppError('conflict', 'All jobs of the run succeeded, or were not needed');
   return readRun(services.db, newId, select);
 }
 

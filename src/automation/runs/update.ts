@@ -1,6 +1,7 @@
 /** Derives the status of runs, and of their commits, from the status of their jobs. */
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import type { CommitState, JobStatus, RunStatus } from '../../../prisma/generated/enums.ts';
+import { isNeedMet } from '../../jobs/jobs.ts';
 import { runStatement } from '../../platform/database/statement.ts';
 import { notifyReaders } from '../../platform/events/outbox.ts';
 import { removeRunStatuses, reportRunStatuses } from '../../repositories/repositories.ts';
@@ -80,19 +81,19 @@ function outcomesOf(plan: RunPlan, jobs: readonly JobRow[]): Map<string, Outcome
   return new Map(
     [...byKey].map(([key, own]) => {
       const { needs = [], jobs: created = 0 } = plan.find(({ name }) => name === key) ?? {};
-      const isSkipped = needs.some(({ job, when }) =>
-        (byKey.get(job) ?? []).some((needed) => isUnmet(needed.status, when)),
-      );
+      const isSkipped = needs.some(({ job, when }) => {
+        const needed = byKey.get(job) ?? [];
+        return (
+          needed.length > 0 &&
+          isNeedMet(
+            when,
+            needed.map(({ status }) => status),
+          ) === false
+        );
+      });
       return [key, outcomeOf(own, created, isSkipped)];
     }),
   );
-}
-
-/** Whether a job that has ended in this way does not meet the condition of a job that needs it. */
-function isUnmet(status: JobStatus, when: string): boolean {
-  if (status === 'queued' || status === 'running' || when === 'finished') return false;
-  const hasFailed = status === 'failed' || status === 'timed_out';
-  return when === 'failed' ? !hasFailed : status !== 'succeeded';
 }
 
 /** @param created the number of jobs with those that were deleted meanwhile, of which nobody knows how they ended */

@@ -70,11 +70,25 @@ export function describeNeeds(names: readonly string[]): string {
   return cut(`waiting for ${names.slice(0, MAX_NAMES).join(', ')}${rest}`);
 }
 
-/** The `progress` of a job that can never start. @param status of the needed job; null if nobody knows it */
-export function describeUnmet(name: string, when: NeedCondition, status: JobStatus | null): string {
-  const how = when === 'failed' ? 'to fail' : 'to succeed';
+/** A need for one job, or for all jobs that a matrix has made of a job of the file. */
+export type NeedOutcome = {
+  condition: NeedCondition;
+  /** The job of the file; null outside of runs. */
+  runJob: string | null;
+  names: readonly string[];
+  /** Of the same jobs; null for a job that was deleted before it ended. */
+  statuses: readonly (JobStatus | null)[];
+};
+
+/** The `progress` of a job that can never start. */
+export function describeUnmet({ condition, runJob, names, statuses }: NeedOutcome): string {
+  if (condition === 'failed' && names.length > 1)
+    return cut(`${PHASES.cancelled}: it needed a job of ${runJob} to fail, and none did`);
+  const at = statuses.findIndex((status) => isNeedMet(condition, [status]) === false);
+  const status = statuses[at] ?? null;
+  const how = condition === 'failed' ? 'to fail' : 'to succeed';
   const ended = status === null ? 'which was deleted' : `which ${ENDINGS[status]}`;
-  return cut(`${PHASES.cancelled}: it needed ${name} ${how}, ${ended}`);
+  return cut(`${PHASES.cancelled}: it needed ${names[at]} ${how}, ${ended}`);
 }
 
 const ENDINGS: Record<JobStatus, string> = {
@@ -96,10 +110,26 @@ function cut(text: string): string {
   return text.slice(0, MAX_PROGRESS);
 }
 
-/** Whether a needed job has ended as the need demands; null while it has not ended. */
-export function isMet(when: NeedCondition, status: JobStatus | null): boolean | null {
-  if (status === 'queued' || status === 'running') return null;
-  if (when === 'finished') return true;
-  if (when === 'failed') return status === 'failed' || status === 'timed_out';
-  return status === 'succeeded';
+/**
+ * Whether jobs have ended as a need demands; null while that is open. The need is for one job, or for all jobs of a matrix:
+ * `succeeded` demands that all of them have succeeded, `failed` that all have ended and at least one of them failed.
+ * @param statuses null: the job was deleted before it ended
+ */
+export function isNeedMet(
+  when: NeedCondition,
+  statuses: readonly (JobStatus | null)[],
+): boolean | null {
+  const ended = statuses.filter((status) => !isOpen(status));
+  if (when === 'succeeded' && ended.some((status) => status !== 'succeeded')) return false;
+  if (ended.length < statuses.length) return null;
+  return when !== 'failed' || ended.some((status) => status === 'failed' || status === 'timed_out');
+}
+
+/** The names of the needed jobs that have not ended. */
+export function listOpenNeeds({ names, statuses }: NeedOutcome): string[] {
+  return names.filter((_, i) => isOpen(statuses[i] ?? null));
+}
+
+function isOpen(status: JobStatus | null): boolean {
+  return status === 'queued' || status === 'running';
 }

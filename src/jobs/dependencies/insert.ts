@@ -95,7 +95,10 @@ export async function insertJobs(
     const size = entry.array?.size ?? 1;
     const needs = (entry.needs ?? []).flatMap((need) =>
       'index' in need
-        ? earlierJobs(inserted, need.index).map((job) => ({ ...job, when: need.when }))
+        ? earlierJobs(inserted, need.index).map((job) => ({
+            ...{ ...job, when: need.when },
+            runJob: jobs[need.index]?.runJob ?? null,
+          }))
         : [need],
     );
     const isMany = count > MAX_UNBLOCKED;
@@ -230,9 +233,9 @@ function addNeeds({ parts, parameter }: Parts, needs: readonly Need[]): void {
   const byId = new Map(needs.map((need) => [need.id, need]));
   const listed = parameter(JSON.stringify([...byId.values()]), 'jsonb');
   parts.push(`needed as (
-    insert into job_needs (job_id, needed_id, needed_name, condition)
-    select v.id, n.id, n.name, n.when::"NeedCondition"
-    from v, jsonb_to_recordset(${listed}) as n (id text, name text, "when" text))`);
+    insert into job_needs (job_id, needed_id, needed_name, run_job, condition)
+    select v.id, n.id, n.name, n."runJob", n.when::"NeedCondition"
+    from v, jsonb_to_recordset(${listed}) as n (id text, name text, "runJob" text, "when" text))`);
 }
 
 function addSlots({ parts, parameter }: Parts, slots: readonly SlotRequest[], isPending: boolean) {

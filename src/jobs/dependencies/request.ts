@@ -13,8 +13,8 @@ export type DependencyInput = {
 /** @param job the name of a job of the same namespace */
 export type NeedRequest = { job: string; when?: NeedCondition | null };
 
-/** A need of an existing job. */
-export type Need = { id: string; name: string; when: NeedCondition };
+/** A need of an existing job. @param runJob see the model `JobNeed` */
+export type Need = { id: string; name: string; when: NeedCondition; runJob: string | null };
 
 export type ArrayRequest = { size: number; maxParallel: number | null };
 
@@ -118,7 +118,7 @@ export async function resolveNeeds(
     const job = jobs.find((one) => one.name === name);
     if (!job) throw neededJobMissing(name);
     demand(viewer, 'job.read', job);
-    return { id: job.id, name, when: when ?? 'succeeded' };
+    return { id: job.id, name, when: when ?? 'succeeded', runJob: null };
   });
 }
 

@@ -10,7 +10,7 @@
  */
 import type pg from 'pg';
 import type { Prisma } from '../../../prisma/generated/client.ts';
-import type { GroupConflict, JobStatus, NeedCondition } from '../../../prisma/generated/enums.ts';
+import type { GroupConflict } from '../../../prisma/generated/enums.ts';
 import { runStatement } from '../../platform/database/statement.ts';
 import { cancelLockedJobs } from '../bulk.ts';
 import { moveToCancelled } from '../jobs.ts';
@@ -20,7 +20,9 @@ import {
   describeReplaced,
   describeSlots,
   describeUnmet,
-  isMet,
+  isNeedMet,
+  listOpenNeeds,
+  type NeedOutcome,
   SKIPPED,
 } from './groups.ts';
 
@@ -79,18 +81,16 @@ const RELEASE_SLOTS = `
     and not exists (select from job_attempts a where a.job_id = s.job_id and a.ended_at is null)
   returning group_key as key`;
 
+/** A row for each need; for a job without needs, one row without names. */
 const READ_NEEDS = `
-  select j.id, j.progress, n.needed_name as name, n.condition, coalesce(o.status, n.ended_as) as status
+  select j.id, j.progress, n.condition, n.run_job as "runJob",
+    coalesce(array_agg(n.needed_name order by n.needed_id) filter (where n.job_id is not null), '{}') as names,
+    array_agg(coalesce(o.status, n.ended_as)::text order by n.needed_id) as statuses
   from jobs j left join job_needs n on n.job_id = j.id left join jobs o on o.id = n.needed_id
-  where j.id = any ($1::text[]) and j.blocked and j.status = 'queued' order by n.needed_id`;
+  where j.id = any ($1::text[]) and j.blocked and j.status = 'queued'
+  group by j.id, n.condition, n.run_job, coalesce(n.run_job, n.needed_id) order by min(n.needed_id)`;
 
-type NeedRow = {
-  id: string;
-  progress: string;
-  name: string | null;
-  condition: NeedCondition;
-  status: JobStatus | null;
-};
+type NeedRow = NeedOutcome & { id: string; progress: string };
 
 /** @returns the jobs whose needs are met */
 async function settleNeeds(
@@ -101,17 +101,12 @@ async function settleNeeds(
   const rows = await runStatement<NeedRow>(tx, READ_NEEDS, [ids]);
   const ready: string[] = [];
   for (const [id, needs] of Map.groupBy(rows, (row) => row.id)) {
-    const outcomes = needs.flatMap((need) =>
-      need.name === null
-        ? []
-        : [{ ...need, name: need.name, met: isMet(need.condition, need.status) }],
-    );
-    const unmet = outcomes.find(({ met }) => met === false);
-    const missing = outcomes.filter(({ met }) => met === null);
-    if (unmet) decisions.cancel.set(id, describeUnmet(unmet.name, unmet.condition, unmet.status));
-    else if (missing.length === 0) ready.push(id);
+    const unmet = needs.find(({ condition, statuses }) => isNeedMet(condition, statuses) === false);
+    const open = needs.flatMap(listOpenNeeds);
+    if (unmet) decisions.cancel.set(id, describeUnmet(unmet));
+    else if (open.length === 0) ready.push(id);
     else {
-      const progress = describeNeeds(missing.map(({ name }) => name));
+      const progress = describeNeeds(open);
       if (progress !== needs[0]?.progress) decisions.progress.set(id, progress);
     }
   }

@@ -86,6 +86,11 @@ export const JobNeed = builder.objectRef<NeedRow>('JobNeed').implement({
       type: JobNeedCondition,
       description: 'How it must have ended.',
     }),
+    runJob: t.exposeString('runJob', {
+      nullable: true,
+      description:
+        'In a run, the name of the needed job in the file; null for other jobs. Of several with the same name, the jobs of a matrix, `FAILED` demands that all have ended and at least one of them failed.',
+    }),
   }),
 });
 

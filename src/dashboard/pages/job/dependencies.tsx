@@ -8,6 +8,13 @@ import { Setting } from './setting.tsx';
 /** Not the words of statuses, because the status of the job is next to them. */
 const CONDITIONS = { SUCCEEDED: 'must succeed', FAILED: 'must fail', FINISHED: 'must finish' };
 
+type Need = ResultOf<typeof JobFacts>['needs'][number];
+
+function describeCondition({ when, runJob }: Need, needs: readonly Need[]): string {
+  const isOfMatrix = runJob !== null && needs.filter((one) => one.runJob === runJob).length > 1;
+  return when === 'FAILED' && isOfMatrix ? `one of ${runJob} must fail` : CONDITIONS[when];
+}
+
 /** The jobs that the job needs, its array, and its concurrency group. */
 export function Dependencies({ job }: { job: ResultOf<typeof JobFacts> }) {
   const { namespace, needs, array, concurrency } = job;
@@ -30,7 +37,7 @@ export function Dependencies({ job }: { job: ResultOf<typeof JobFacts> }) {
                   <span>{need.name} (deleted)</span>
                 )}
                 {need.when !== 'SUCCEEDED' && (
-                  <span className="text-dim">{CONDITIONS[need.when]}</span>
+                  <span className="text-dim">{describeCondition(need, needs)}</span>
                 )}
                 {need.job && <JobStatusBadge status={need.job.status} />}
               </li>

@@ -31,7 +31,7 @@ export const JobFacts = graphql(`
     totalCost
     runtimeSeconds
     outputPath
-    needs { name when job { id name status } }
+    needs { name when runJob job { id name status } }
     array { id name size }
     arrayIndex
     concurrency { group onConflict }

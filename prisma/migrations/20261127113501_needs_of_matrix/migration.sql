@@ -1,0 +1,2 @@
+-- AlterTable
+ALTER TABLE "job_needs" ADD COLUMN     "run_job" TEXT;
