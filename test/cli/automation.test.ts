@@ -53,7 +53,10 @@ test('a file is checked, its jobs are started, and runs are listed', async () =>
     `${app.base}/ada/model/runs/1\n`,
   );
   const refused = await user.run(['start', 'other', '--repo', 'ada/model']);
-  expect([refused.code, refused.stderr]).toEqual([1, expect.stringContaining('job')]);
+  expect([refused.code, refused.stderr]).toEqual([
+    1,
+    'loam: job: must be a job with `manual: true`: test\n',
+  ]);
   expect(await user.loam(['runs', 'model'])).toMatch(/^1\t\w+\tmanual\tmain\t[0-9a-f]{10}\tada\t/);
   expect(JSON.parse(await user.loam(['runs', 'model', '--json']))).toMatchObject([
     { number: 1, title: 'Add jobs' },

@@ -85,7 +85,8 @@ export async function startRun<S extends Select>(
   const { text } = commit;
   if (text === null)
     throw new AppError('conflict', `ref: ${name} has no file .loam/jobs.yml`, { field: 'ref' });
-  const [problem] = readJobFile(text).problems;
+  const { file: parsed, problems } = readJobFile(text);
+  const [problem] = problems;
   if (problem)
     throw new AppError('conflict', `ref: .loam/jobs.yml:${problem.line}: ${problem.message}`, {
       field: 'ref',
@@ -94,10 +95,14 @@ export async function startRun<S extends Select>(
     ...{ trigger: 'manual', ref: name, commit, text, actor: account, creator: account },
     select: (file) => selectJobs(file, { kind: 'manual', job }),
   });
-  if (id === null)
-    throw job === null
+  if (id === null) {
+    const startable = [...(parsed?.jobs ?? [])].flatMap(([name, { on }]) =>
+      on?.manual ? name : [],
+    );
+    throw job === null || startable.length === 0
       ? new AppError('conflict', 'The file has no job with `manual: true`')
-      : invalid('job', 'must be a job of the file with `manual: true`');
+      : invalid('job', `must be a job with \`manual: true\`: ${startable.join(', ')}`);
+  }
   return readRun(services.db, id, select);
 }
 
