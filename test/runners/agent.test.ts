@@ -1,5 +1,6 @@
 /** Runners of clusters, over an engine that starts agents on this machine. */
 import { describe, expect, test } from 'vitest';
+import type { EngineEnd } from '../../src/runners/agent/engine.ts';
 import { ArtifactsLost, type Handle, type Runner } from '../../src/runners/runner.ts';
 import { listMarkedPids } from '../../src/runners/supervisor/proc.ts';
 import { agentRunner } from '../support/agent-runner.ts';
@@ -48,20 +49,30 @@ describe('agent', () => {
     expect(lines.filter((line) => line !== 'Terminated')).toEqual(['up', 'ended']);
   });
 
-  test('an attempt whose command the engine ends before it begins is lost, although its agent still runs', async () => {
-    await using made = await loopbackRunner();
-    const handle = await made.runner.prepare(attemptSpec('true'), never);
-    const started = made.runner.start(handle);
-    const agent = await eventually(() => {
-      const [found] = made.engine.agents.values();
-      if (!found) throw new Error('no agent was started');
-      return found;
-    });
-    agent.child.kill('SIGSTOP');
-    const end = { exitCode: null, outOfMemory: false, isLoss: true, reason: 'context canceled' };
-    agent.state = { kind: 'running', commandEnd: end };
-    expect(await started).toBe(false);
-  });
+  const lossesBeforeBegin: [string, Partial<EngineEnd>][] = [
+    ['a loss', { isLoss: true }],
+    [
+      'the exit code of a job that the engine could not start',
+      { exitCode: 1, mayBeStartFailure: true },
+    ],
+  ];
+  test.for(lossesBeforeBegin)(
+    'before its command begins, an attempt is lost by %s, although its agent still runs',
+    async ([, how]) => {
+      await using made = await loopbackRunner();
+      const handle = await made.runner.prepare(attemptSpec('true'), never);
+      const started = made.runner.start(handle);
+      const agent = await eventually(() => {
+        const [found] = made.engine.agents.values();
+        if (!found) throw new Error('no agent was started');
+        return found;
+      });
+      agent.child.kill('SIGSTOP');
+      const unknown = { exitCode: null, outOfMemory: false, isLoss: false, reason: 'none' };
+      agent.state = { kind: 'running', commandEnd: { ...unknown, ...how } };
+      expect(await started).toBe(false);
+    },
+  );
 
   test('a GPU that the cluster does not have is refused with a reason', async () => {
     await using made = await loopbackRunner();

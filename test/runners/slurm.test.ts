@@ -111,6 +111,10 @@ test.for<[string, object]>([
   ['FAILED|NonZeroExitCode|node1|main|768|0', end({ exitCode: 3, reason: 'exit code 3 on node1' })],
   ['FAILED|NonZeroExitCode|node1|main|35072|0', end({ exitCode: 137 })],
   [
+    'FAILED|NonZeroExitCode|node1|main|256|0',
+    end({ exitCode: 1, reason: 'exit code 1 on node1', mayBeStartFailure: true }),
+  ],
+  [
     'FAILED|NonZeroExitCode|node1|main|32512|0',
     end({ exitCode: 127, reason: expect.stringContaining('LOAM_SLURM_NODE') }),
   ],

@@ -34,6 +34,11 @@ export type EngineEnd = {
    * lost, whatever its exit code, and certainly runs no more.
    */
   isLoss: boolean;
+  /**
+   * The engine ends jobs that it could not start in this way, too: if the command has not begun, the attempt is lost. Otherwise
+   * the exit code says how the attempt ended.
+   */
+  mayBeStartFailure?: true;
   /** In the engine's words, for the log of the server and the job's user. */
   reason: string;
 };

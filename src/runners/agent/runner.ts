@@ -223,7 +223,7 @@ class ClusterRunner implements AgentRunner {
       if (end || state.kind === 'refused' || Date.now() - unknownSince > UNKNOWN_MS) {
         if (await session.withdraw()) return true;
         if (state.kind === 'refused') throw new Unstartable(state.reason);
-        if (end && !end.isLoss)
+        if (end && !end.isLoss && !end.mayBeStartFailure)
           throw new Unstartable(
             `${this.#engine.title} ended the attempt before the command began: ${end.reason}`,
           );

@@ -122,7 +122,10 @@ function toEnd({ state, reason, status, node, partition }: Job): EngineEnd | nul
         };
       if (code === NO_SERVER_EXIT)
         return { ...end, isLoss: true, reason: `no server of Loam answered the agent${where}` };
-      return { ...end, exitCode: code, reason: `exit code ${code}${where}${HINTS[code] ?? ''}` };
+      return {
+        ...{ ...end, exitCode: code, reason: `exit code ${code}${where}${HINTS[code] ?? ''}` },
+        ...(code === START_FAILURE_EXIT && { mayBeStartFailure: true }),
+      };
     case 'OUT_OF_MEMORY':
       return { ...end, exitCode: 137, outOfMemory: true, reason: `out of memory${where}` };
     case 'TIMEOUT':
@@ -143,6 +146,12 @@ function toEnd({ state, reason, status, node, partition }: Job): EngineEnd | nul
       return null;
   }
 }
+
+/**
+ * Exit code that Slurm gives a job whose node refused to start it. After a crash, a controller that has forgotten its latest jobs
+ * gives their ids to new jobs, and the nodes that still have the old jobs refuse the new ones.
+ */
+const START_FAILURE_EXIT = 1;
 
 /** Exit code of a bootstrap program that could not make the folder of its agent (EX_CANTCREAT). */
 export const NO_FOLDER_EXIT = 73;

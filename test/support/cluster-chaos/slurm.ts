@@ -92,6 +92,10 @@ export async function openSlurmChaos(): Promise<ChaosCluster> {
       ]),
     ],
     isExplained({ node, created, begun, ended }: Loss, kills: readonly Kill[]) {
+      const hasReusedId = listRefusals(slurm.readLog('slurmctld')).some(
+        (at) => begun === null && at >= created && at <= ended,
+      );
+      if (hasReusedId) return true;
       return kills.some(({ name, from, to }) => {
         const isMeanwhile = from < ended && to > created;
         // Its node is unknown.
@@ -113,4 +117,13 @@ export async function openSlurmChaos(): Promise<ChaosCluster> {
     },
     [Symbol.asyncDispose]: () => slurm[Symbol.asyncDispose](),
   };
+}
+
+/**
+ * After a kill, the controller gives the ids of jobs that it has forgotten to new jobs. A node that still has the old job refuses
+ * the new one. @returns when that happened, in milliseconds since the epoch
+ */
+function listRefusals(log: string): number[] {
+  const lines = log.matchAll(/^\[(\S+)\] (?:error: Duplicate jobid|Killing non-startable batch)/gm);
+  return Array.from(lines, ([, time = '']) => Date.parse(time));
 }

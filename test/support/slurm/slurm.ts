@@ -1,5 +1,6 @@
 /** A real Slurm cluster for tests, by `slurm.sh`. Its jobs run as `nobody`. */
 import { execFile } from 'node:child_process';
+import { readFileSync } from 'node:fs';
 import { mkdir, mkdtemp, rm, stat, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -24,6 +25,8 @@ export type SlurmCluster = AsyncDisposable & {
   start(name: string): Promise<void>;
   /** Waits until slurmctld has written its present state to disk, which it does every few seconds. */
   saved(): Promise<void>;
+  /** What a part has logged since the start of the cluster. */
+  readLog(name: string): string;
   /** Process id on this machine. */
   pid(name: string): Promise<number>;
   /** Runs a command of Slurm. @returns its output */
@@ -100,6 +103,7 @@ export async function openSlurmCluster(settings: Settings = {}): Promise<SlurmCl
         expect((await stat(join(dir, 'state/job_state'))).mtimeMs).toBeGreaterThan(now),
       );
     },
+    readLog: (name) => readFileSync(join(dir, 'log', name), 'utf8'),
     pid: async (name) => Number(await script('pid', dir, name)),
     command,
     [Symbol.asyncDispose]: () => owned.disposeAsync(),
