@@ -107,14 +107,18 @@ test('a run is shown, waited for, repeated and cancelled', async () => {
   expect((await runs('wait')).stderr).toBe('ada/long-3 cancelled\nRun 3 cancelled\n');
 
   await commitJobs(ada, 'tested', 'jobs:\n  long:\n    onn: { push: true }\n    command: x\n');
-  await eventually(async () => expect((await runs('show')).stdout).toContain('run\t4\n'));
-  const invalid = await runs('wait');
+  const { repository } = await ada.gql(
+    '{ repository(namespace: "ada", name: "tested") { commit(revision: "main") { sha } } }',
+  );
+  const invalid = await runs('wait', '--commit', repository.commit.sha);
   expect([invalid.code, invalid.stderr]).toEqual([
     1,
     expect.stringMatching(
       /^\.loam\/jobs\.yml:3:5: Unknown key "onn" in jobs\.long\n[\s\S]*Run 4 invalid\n$/,
     ),
   ]);
+  const odd = await runs('wait', '--commit', 'HEAD');
+  expect([odd.code, odd.stderr]).toEqual([2, expect.stringContaining('hexadecimal digits')]);
 });
 
 test('a run of a push that may not create jobs is approved', async () => {

@@ -1,8 +1,9 @@
 /** `loam runs`: the runs of a repository, which are the jobs that one push, schedule or user has started */
+import { InvalidArgumentError } from '@commander-js/extra-typings';
 import type { ResultOf } from 'gql.tada';
 import type { Program } from '../command.ts';
 import { connectHere, type LocalConnection } from '../connection.ts';
-import { EXIT } from '../exit.ts';
+import { EXIT, UsageError } from '../exit.ts';
 import { parseCount } from '../options.ts';
 import { REPOSITORY, type RepositoryName, resolveRepository } from '../repositories.ts';
 import { graphql } from '../sdk/graphql.ts';
@@ -66,6 +67,8 @@ type Run = NonNullable<NonNullable<ResultOf<typeof READ>['repository']>['run']>;
 const NUMBER = 'the number of the run; by default the newest one';
 const OF_REPOSITORY = ['--repo <repository>', REPOSITORY] as const;
 const WAIT_INTERVAL_MS = 2_000;
+/** A push is answered before its run is created. */
+const CREATION_MS = 30_000;
 
 export function addRunsCommands(program: Program): void {
   const runs = program
@@ -129,10 +132,17 @@ export function addRunsCommands(program: Program): void {
     .command('wait')
     .description('Wait until a run is over; exits with 1 unless it succeeded')
     .argument('[number]', NUMBER, parseCount)
+    .option(
+      '--commit <sha>',
+      'the newest run of this commit, also if it is created only now',
+      parseCommit,
+    )
     .option(...OF_REPOSITORY)
     .option('--json', 'print the run as JSON')
-    .action(async (number, { repo, json }) => {
-      const { run: first, url, read } = await openRun(program, number, repo);
+    .action(async (number, { commit, repo, json }) => {
+      if (number !== undefined && commit !== undefined)
+        throw new UsageError('Name either a run or a commit');
+      const { run: first, url, read } = await openRun(program, number, repo, commit);
       let run = first;
       while (run.completedAt === null) {
         if (run.status === 'WAITING_FOR_APPROVAL')
@@ -206,17 +216,38 @@ async function listRuns(
   return demand(runs, 'List of runs').nodes;
 }
 
-/** Connects, and reads a run, the newest one without a number. @throws LoamError `not_found` */
-async function openRun(program: Program, number: number | undefined, repo: string | undefined) {
+/** @param commit the begin of its id; unless it is empty, waits 30 seconds for a run of the commit @throws LoamError `not_found` */
+async function findNewestRun(
+  connection: LocalConnection,
+  at: RepositoryName,
+  commit: string,
+): Promise<number> {
+  const until = Date.now() + CREATION_MS;
+  const what = `Run of ${commit && `commit ${commit} of `}${at.namespace}/${at.name}`;
+  for (;;) {
+    const runs = await listRuns(connection, at, { first: 100, ref: null });
+    const run = runs.find(({ sha }) => sha.startsWith(commit));
+    if (run || commit === '' || Date.now() > until) return demand(run, what).number;
+    await sleep(WAIT_INTERVAL_MS);
+  }
+}
+
+/**
+ * Connects, and reads a run, without a number the newest one.
+ * @param commit see `findNewestRun`
+ * @throws LoamError `not_found`
+ */
+async function openRun(
+  program: Program,
+  number: number | undefined,
+  repo: string | undefined,
+  commit = '',
+) {
   const connection = await connectHere(program.opts());
   const { client, server } = connection;
   const at = await resolveRepository(connection, repo);
   const fullName = `${at.namespace}/${at.name}`;
-  const newest = async () => {
-    const [run] = await listRuns(connection, at, { first: 1, ref: null });
-    return demand(run, `Run of ${fullName}`).number;
-  };
-  const found = number ?? (await newest());
+  const found = number ?? (await findNewestRun(connection, at, commit));
   const read = async (): Promise<Run> => {
     const { repository } = await client.graphql(READ, { ...at, number: found });
     return demand(demand(repository, `Repository ${fullName}`).run, `Run ${found} of ${fullName}`);
@@ -245,6 +276,13 @@ function describe(run: Run, url: string): [string, string | null | undefined][] 
 function printProblems({ problems }: Run): void {
   for (const { line, column, message } of problems)
     note(safeLine(`.loam/jobs.yml:${line}:${column}: ${message}`));
+}
+
+/** @throws InvalidArgumentError */
+function parseCommit(text: string): string {
+  if (!/^[0-9a-f]{7,40}$/.test(text))
+    throw new InvalidArgumentError('It must be 7 to 40 hexadecimal digits: $(git rev-parse HEAD).');
+  return text;
 }
 
 function shortRef(ref: string): string {
