@@ -149,6 +149,7 @@ test('a need for the failure of a matrix is met once all its jobs have ended and
     const of = (name: string) =>
       run?.jobs.find(({ runJob }: { runJob: string }) => runJob === name);
     expect(of('deploy')?.status).toBe('CANCELLED');
+    expect(runner.running().map(({ job }) => job.name)).toContain('bad-1-3');
     expect(of('alarm')).toMatchObject({ status: 'QUEUED', progress: 'waiting for bad-1-3' });
     return of('alarm').name as string;
   });
