@@ -233,8 +233,8 @@ class FileChecker {
   }
 
   /**
-   * Refuses expressions other than `${branch}`. For example, `${{ github.ref }}` would not be replaced, so the jobs of all branches
-   * would share one group.
+   * Refuses expressions other than `${branch}` in the name of a group. An expression of another system, such as
+   * `${{ github.ref }}`, would stay in the name unchanged, so the jobs of all branches would share one group.
    */
   #checkGroup(name: string, { concurrency }: FileJob): void {
     const unknown = concurrency?.group.replaceAll(BRANCH, '').match(/\$\{[^}]*\}*/)?.[0];

@@ -1,4 +1,5 @@
 /** Decides which jobs of a file a trigger starts, and in what order. Pure functions. */
+import type { NeedCondition } from '../../prisma/generated/enums.ts';
 import { matchesPattern } from '../repositories/repositories.ts';
 import { type JobFile, type JobSettings, toRequest } from './file.ts';
 import type { FileJob } from './file-schema.ts';
@@ -14,7 +15,6 @@ export type Trigger =
   | { kind: 'manual'; job: string | null }
   | { kind: 'schedule'; jobs: readonly string[] };
 
-type NeedCondition = 'succeeded' | 'failed' | 'finished';
 /** `job`: the position of the needed job in the list. */
 type PlannedNeed = { job: number; when: NeedCondition };
 

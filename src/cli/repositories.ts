@@ -20,7 +20,7 @@ export async function resolveName(client: Client, text: string): Promise<Reposit
 export const REPOSITORY =
   'namespace/name, or name in your own namespace; by default that of the clone';
 
-/** @throws UsageError outside of a clone without a name */
+/** @throws UsageError if no repository is named, and the current folder is not a clone of one */
 export async function resolveRepository(
   { client, remote }: LocalConnection,
   text: string | undefined,

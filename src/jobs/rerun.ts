@@ -187,14 +187,14 @@ async function findOpenNeeds({ db }: RerunDeps, { needs }: Settings): Promise<Ne
     select: { id: true, name: true },
   });
   const findOpen = (neededId: string) => open.find(({ id }) => id === neededId);
-  // Jobs of a matrix that have ended may have met the need for a failure already.
-  const endedJobs = new Set(
+  // If jobs of a matrix have ended, one of them may have failed. Then the rerun only waits until the others have ended.
+  const partlyEnded = new Set(
     needs.flatMap(({ neededId, runJob }) => (findOpen(neededId) ? [] : (runJob ?? []))),
   );
   return needs.flatMap(({ neededId, runJob, condition }) => {
     const job = findOpen(neededId);
-    const isPartlyMet = condition === 'failed' && runJob !== null && endedJobs.has(runJob);
-    return job ? [{ ...job, runJob, when: isPartlyMet ? 'finished' : condition }] : [];
+    const mayEndInAnyWay = condition === 'failed' && runJob !== null && partlyEnded.has(runJob);
+    return job ? [{ ...job, runJob, when: mayEndInAnyWay ? 'finished' : condition }] : [];
   });
 }
 

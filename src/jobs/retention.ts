@@ -43,7 +43,8 @@ function checkDays(input: Input): RetentionDays {
   for (const [field, value] of Object.entries(days))
     if (value !== null && (value < min || value > max))
       throw invalid(field, `must be from ${min} to ${max}`);
-  // A log is deleted with its job. The days of artifacts count from the end of their job, which is unknown once the job is deleted.
+  // A log is deleted together with its job. The age of artifacts is counted from the end of their job. Once the job is deleted,
+  // that time is unknown.
   const { jobDays } = days;
   for (const field of ['logDays', 'artifactDays'] as const)
     if (jobDays !== null && (days[field] ?? 0) > jobDays)

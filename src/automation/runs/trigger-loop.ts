@@ -54,8 +54,8 @@ const CLAIMED_AT_ONCE = 10;
 const IDLE_MS = 5_000;
 
 /**
- * A claim lasts for 15 s to a minute, so that the row is soon free again even if each server that claims it is killed. A row that
- * is a day old is deleted: its repository could not be read in all that time.
+ * A claim expires after 15 to 60 seconds. Then another server can claim the row if the first one was killed. The loop deletes a
+ * row that is a day old, because its repository could not be read during the whole day.
  */
 const CLAIM = `
   update run_triggers set attempts = attempts + 1, due_at = now() + interval '15 seconds' * 2 ^ least(attempts, 2)

@@ -82,14 +82,8 @@ function outcomesOf(plan: RunPlan, jobs: readonly JobRow[]): Map<string, Outcome
     [...byKey].map(([key, own]) => {
       const { needs = [], jobs: created = 0 } = plan.find(({ name }) => name === key) ?? {};
       const isSkipped = needs.some(({ job, when }) => {
-        const needed = byKey.get(job) ?? [];
-        return (
-          needed.length > 0 &&
-          isNeedMet(
-            when,
-            needed.map(({ status }) => status),
-          ) === false
-        );
+        const statuses = (byKey.get(job) ?? []).map(({ status }) => status);
+        return statuses.length > 0 && isNeedMet(when, statuses) === false;
       });
       return [key, outcomeOf(own, created, isSkipped)];
     }),

@@ -1,9 +1,10 @@
 /** `loam check` and `loam start`: jobs that start by themselves. See also `runs.ts`. */
 import { readFile } from 'node:fs/promises';
+import type { ResultOf } from 'gql.tada';
 import type { Program } from '../command.ts';
 import { connectHere } from '../connection.ts';
 import { EXIT } from '../exit.ts';
-import { REPOSITORY, resolveRepository } from '../repositories.ts';
+import { REPOSITORY, type RepositoryName, resolveRepository } from '../repositories.ts';
 import { graphql } from '../sdk/graphql.ts';
 import { demand } from '../sdk/pages.ts';
 import { note, print, printJson, safeLine, safeText } from '../terminal.ts';
@@ -29,7 +30,8 @@ const START = graphql(`
     }
   }
 `);
-const JOBS_FILE = '.loam/jobs.yml';
+
+export const JOBS_FILE = '.loam/jobs.yml';
 
 export function addAutomationCommands(program: Program): void {
   program
@@ -46,8 +48,7 @@ export function addAutomationCommands(program: Program): void {
       const { problems, jobs } = checkJobFile;
       if (problems.length > 0) process.exitCode = EXIT.failure;
       if (json) return printJson(checkJobFile);
-      for (const { line, column, message } of problems)
-        print(safeLine(`${file}:${line}:${column}: ${message}`));
+      for (const problem of problems) print(formatProblem(file, problem));
       if (problems.length > 0) return;
       for (const { name, number } of jobs)
         print(safeLine(number === null ? name : `${name}-${number}`));
@@ -71,6 +72,17 @@ export function addAutomationCommands(program: Program): void {
       const { run } = demand(startRun, 'Run');
       if (json) return printJson(run);
       note(`Started ${run.jobs.length} ${run.jobs.length === 1 ? 'job' : 'jobs'}`);
-      print(safeText(`${server}/${at.namespace}/${at.name}/runs/${run.number}`));
+      print(safeText(urlOfRun(server, at, run.number)));
     });
+}
+
+type Problem = ResultOf<typeof CHECK>['checkJobFile']['problems'][number];
+
+export function formatProblem(file: string, { line, column, message }: Problem): string {
+  return safeLine(`${file}:${line}:${column}: ${message}`);
+}
+
+/** The page of a run in the dashboard. */
+export function urlOfRun(server: string, { namespace, name }: RepositoryName, number: number) {
+  return `${server}/${namespace}/${name}/runs/${number}`;
 }

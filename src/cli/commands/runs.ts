@@ -1,4 +1,4 @@
-/** `loam runs`: the runs of a repository, which are the jobs that one push, schedule or user has started */
+/** `loam runs`: runs of a repository. A run is the jobs that one push, one time of a schedule, or one user has started. */
 import { InvalidArgumentError } from '@commander-js/extra-typings';
 import type { ResultOf } from 'gql.tada';
 import type { Program } from '../command.ts';
@@ -20,9 +20,9 @@ import {
   printFields,
   printJson,
   printTable,
-  safeLine,
   safeText,
 } from '../terminal.ts';
+import { formatProblem, JOBS_FILE, urlOfRun } from './automation.ts';
 import { announced } from './follow.ts';
 import { JOB_COLOURS } from './jobs.ts';
 
@@ -110,8 +110,7 @@ export function addRunsCommands(program: Program): void {
     .option('--json', 'print JSON')
     .action(async (number, { repo, json }) => {
       const { run, url } = await openRun(program, number, repo);
-      const { id: _, ...shown } = run;
-      if (json) return printJson({ ...shown, url });
+      if (json) return printRunJson(run, url);
       printFields(describe(run, url));
       printProblems(run);
       if (run.jobs.length === 0) return;
@@ -150,8 +149,7 @@ export function addRunsCommands(program: Program): void {
         await sleep(WAIT_INTERVAL_MS);
         run = await retry(read, announced());
       }
-      const { id: _, ...shown } = run;
-      if (json) printJson({ ...shown, url });
+      if (json) printRunJson(run, url);
       printProblems(run);
       for (const job of run.jobs) note(`${job.namespace}/${job.name} ${fromEnum(job.status)}`);
       note(`Run ${run.number} ${fromEnum(run.status)}`);
@@ -171,7 +169,7 @@ export function addRunsCommands(program: Program): void {
 
   runs
     .command('rerun')
-    .description('Start the jobs of a run again, for the same commit')
+    .description('Create a new run with the jobs of a run, for the same commit')
     .argument('[number]', NUMBER, parseCount)
     .option(...OF_REPOSITORY)
     .option('--failed', 'without the jobs that succeeded')
@@ -216,7 +214,10 @@ async function listRuns(
   return demand(runs, 'List of runs').nodes;
 }
 
-/** @param commit the begin of its id; unless it is empty, waits 30 seconds for a run of the commit @throws LoamError `not_found` */
+/**
+ * @param commit the first digits of the id of a commit, for whose run it waits up to 30 seconds; empty: any commit
+ * @throws LoamError `not_found`
+ */
 async function findNewestRun(
   connection: LocalConnection,
   at: RepositoryName,
@@ -233,7 +234,7 @@ async function findNewestRun(
 }
 
 /**
- * Connects, and reads a run, without a number the newest one.
+ * Connects and reads a run. Without a number, it reads the newest run.
  * @param commit see `findNewestRun`
  * @throws LoamError `not_found`
  */
@@ -252,7 +253,7 @@ async function openRun(
     const { repository } = await client.graphql(READ, { ...at, number: found });
     return demand(demand(repository, `Repository ${fullName}`).run, `Run ${found} of ${fullName}`);
   };
-  const urlOf = (of: number) => `${server}/${fullName}/runs/${of}`;
+  const urlOf = (of: number) => urlOfRun(server, at, of);
   return { client, run: await read(), read, url: urlOf(found), urlOf };
 }
 
@@ -273,9 +274,13 @@ function describe(run: Run, url: string): [string, string | null | undefined][] 
   ];
 }
 
+/** Without the id, which no command takes. */
+function printRunJson({ id: _, ...run }: Run, url: string): void {
+  printJson({ ...run, url });
+}
+
 function printProblems({ problems }: Run): void {
-  for (const { line, column, message } of problems)
-    note(safeLine(`.loam/jobs.yml:${line}:${column}: ${message}`));
+  for (const problem of problems) note(formatProblem(JOBS_FILE, problem));
 }
 
 /** @throws InvalidArgumentError */

@@ -1,6 +1,6 @@
 /** Groups that limit how many jobs run at once, and the texts that say what a blocked job waits for. */
 import type { GroupConflict, JobStatus, NeedCondition } from '../../../prisma/generated/enums.ts';
-import { MAX_PROGRESS, PHASES } from '../state.ts';
+import { isOver, MAX_PROGRESS, PHASES } from '../state.ts';
 
 /** A slot that a job needs before it may start; see the model `JobSlot`. */
 export type SlotRequest = {
@@ -76,7 +76,7 @@ export type NeedOutcome = {
   /** The job of the file; null outside of runs. */
   runJob: string | null;
   names: readonly string[];
-  /** Of the same jobs; null for a job that was deleted before it ended. */
+  /** The statuses of the jobs, in the order of `names`; null for a job that was deleted before it ended. */
   statuses: readonly (JobStatus | null)[];
 };
 
@@ -119,7 +119,7 @@ export function isNeedMet(
   when: NeedCondition,
   statuses: readonly (JobStatus | null)[],
 ): boolean | null {
-  const ended = statuses.filter((status) => !isOpen(status));
+  const ended = statuses.filter((status) => status === null || isOver(status));
   if (when === 'succeeded' && ended.some((status) => status !== 'succeeded')) return false;
   if (ended.length < statuses.length) return null;
   return when !== 'failed' || ended.some((status) => status === 'failed' || status === 'timed_out');
@@ -127,9 +127,8 @@ export function isNeedMet(
 
 /** The names of the needed jobs that have not ended. */
 export function listOpenNeeds({ names, statuses }: NeedOutcome): string[] {
-  return names.filter((_, i) => isOpen(statuses[i] ?? null));
-}
-
-function isOpen(status: JobStatus | null): boolean {
-  return status === 'queued' || status === 'running';
+  return names.filter((_, i) => {
+    const status = statuses[i] ?? null;
+    return status !== null && !isOver(status);
+  });
 }

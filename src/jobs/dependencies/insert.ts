@@ -96,7 +96,8 @@ export async function insertJobs(
     const needs = (entry.needs ?? []).flatMap((need) =>
       'index' in need
         ? earlierJobs(inserted, need.index).map((job) => ({
-            ...{ ...job, when: need.when },
+            ...job,
+            when: need.when,
             runJob: jobs[need.index]?.runJob ?? null,
           }))
         : [need],

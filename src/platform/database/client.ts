@@ -37,7 +37,7 @@ const TRANSACTION_TIMEOUT_MS = 15_000;
 const CONNECT_MS = 10_000;
 /** Far longer than any statement takes. */
 const QUERY_MS = 120_000;
-/** Attempts of a transaction that PostgreSQL rolls back because of another one. It detects a deadlock after 1 s. */
+/** Attempts of a transaction that conflicts with other transactions. PostgreSQL needs 1 s to detect a deadlock. */
 const MAX_ATTEMPTS = 4;
 /** Prepared statements are kept as long as their connection, so statements beyond this number are not named. */
 const MAX_STATEMENTS = 500;

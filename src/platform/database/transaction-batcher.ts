@@ -20,7 +20,7 @@ type Runners<T, R> = {
   runBatch(input: readonly T[]): Promise<readonly (R | typeof RUN_ALONE)[]>;
   /**
    * Runs one request that a batch did not run, or whose batch failed, so that no request fails because of another request. It
-   * must not wait long for locks either: after a conflict, such as a failure by `lock_timeout`, it is called again.
+   * must not wait long for locks. It is called again after it fails because of a conflict, for example by `lock_timeout`.
    */
   runAlone(input: T): Promise<R>;
 };

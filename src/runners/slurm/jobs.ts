@@ -123,7 +123,9 @@ function toEnd({ state, reason, status, node, partition }: Job): EngineEnd | nul
       if (code === NO_SERVER_EXIT)
         return { ...end, isLoss: true, reason: `no server of Loam answered the agent${where}` };
       return {
-        ...{ ...end, exitCode: code, reason: `exit code ${code}${where}${HINTS[code] ?? ''}` },
+        ...end,
+        exitCode: code,
+        reason: `exit code ${code}${where}${HINTS[code] ?? ''}`,
         ...(code === START_FAILURE_EXIT && { mayBeStartFailure: true }),
       };
     case 'OUT_OF_MEMORY':
@@ -148,8 +150,8 @@ function toEnd({ state, reason, status, node, partition }: Job): EngineEnd | nul
 }
 
 /**
- * Exit code that Slurm gives a job whose node refused to start it. After a crash, a controller that has forgotten its latest jobs
- * gives their ids to new jobs, and the nodes that still have the old jobs refuse the new ones.
+ * Exit code of a job whose node refused to start it. For example, slurmctld may lose its newest jobs in a crash, and then reuse
+ * their ids. A node that still runs the old job refuses a new job with the same id.
  */
 const START_FAILURE_EXIT = 1;
 

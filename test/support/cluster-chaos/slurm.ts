@@ -92,10 +92,8 @@ export async function openSlurmChaos(): Promise<ChaosCluster> {
       ]),
     ],
     isExplained({ node, created, begun, ended }: Loss, kills: readonly Kill[]) {
-      const hasReusedId = listRefusals(slurm.readLog('slurmctld')).some(
-        (at) => begun === null && at >= created && at <= ended,
-      );
-      if (hasReusedId) return true;
+      const isDuring = (at: number) => at >= created && at <= ended;
+      if (begun === null && listRefusals(slurm.readLog('slurmctld')).some(isDuring)) return true;
       return kills.some(({ name, from, to }) => {
         const isMeanwhile = from < ended && to > created;
         // Its node is unknown.
