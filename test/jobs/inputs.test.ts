@@ -1,4 +1,5 @@
 /** Artifacts of a job become files in the working directory of another job. */
+import { once } from 'node:events';
 import {
   lstat,
   mkdir,
@@ -13,6 +14,7 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Readable } from 'node:stream';
+import { extract } from 'tar-stream';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { newId } from '../../src/base/ids.ts';
 import type { Account } from '../../src/identity/permissions.ts';
@@ -262,6 +264,21 @@ test('artifacts that were removed, and a connection that is cut, are told apart'
   await expect(extracting(cut)).rejects.toThrow(StorageUnavailable);
   await removeArtifacts({ storage }, key);
   await expect(extracting(storage)).rejects.toThrow('they were deleted');
+});
+
+test('an archive that is cut while the folder of a file is being created is an error', async () => {
+  const entries = extract();
+  entries.on('error', () => {});
+  const header = { size: 3_000_000, mode: 0o644 };
+  entries.write(tarHeader({ name: Buffer.from('large'), ...header }));
+  const { value: entry } = await entries[Symbol.asyncIterator]().next();
+  const contents = entry as unknown as Readable;
+  const closed = once(contents, 'close');
+  entries.destroy();
+  await closed;
+  const folder = new InputFolder(await mkdtemp(join(root, 'work-')), UNLIMITED);
+  const added = folder.addFile('a/large', header, contents, AbortSignal.timeout(20_000));
+  await expect(added).rejects.toMatchObject({ code: 'ERR_STREAM_PREMATURE_CLOSE' });
 });
 
 /* Jobs. */

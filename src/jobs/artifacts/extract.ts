@@ -32,6 +32,8 @@ type Limits = {
   maxEntries: number;
 };
 
+const PREMATURE_CLOSE = 'ERR_STREAM_PREMATURE_CLOSE';
+
 /** Disk block size: the minimum that a file takes on most disks. */
 const BLOCK_BYTES = 4096;
 
@@ -74,6 +76,11 @@ export class InputFolder {
     const at = this.#take(path, Math.ceil(size / BLOCK_BYTES) * BLOCK_BYTES);
     // The server must be able to read the file, to send it to another machine.
     const file = await open(at, 'wx', (mode & 0o777) | 0o600).catch((error) => refuse(error, path));
+    // A stream that was destroyed meanwhile emits nothing any more, so `pipeline` would wait without end.
+    if (contents.destroyed) {
+      await file.close();
+      throw Object.assign(new Error('the stream was destroyed'), { code: PREMATURE_CLOSE });
+    }
     // Closes the file, also when the pipeline fails.
     await pipeline(contents, file.createWriteStream(), { signal });
   }
@@ -170,7 +177,7 @@ export async function extractArtifacts(
   } catch (error) {
     signal.throwIfAborted();
     // The connection to the storage was cut.
-    if ((error as NodeJS.ErrnoException).code === 'ERR_STREAM_PREMATURE_CLOSE')
+    if ((error as NodeJS.ErrnoException).code === PREMATURE_CLOSE)
       throw new StorageUnavailable('the archive ended early', { cause: error });
     throw error;
   } finally {
