@@ -27,13 +27,18 @@ async function start() {
 
 test('a job starts when the jobs that it needs have succeeded', async () => {
   await using it = await start();
+  const isHeld = (name: string) =>
+    eventually(() =>
+      expect(it.runner.running().map(({ job: { name: running } }) => running)).toContain(name),
+    );
   await it.create('build', 'hold');
+  await isHeld('build');
   await it.create('lint', 'hold');
   const test = await it.create('test', 'echo tested', {
     needs: [{ job: 'build' }, { job: 'lint' }],
   });
   expect(test).toMatchObject({ status: 'QUEUED', progress: 'waiting for build, lint' });
-  await it.until('build', 'RUNNING');
+  await isHeld('lint');
   it.runner.release();
   await it.until('test', 'SUCCEEDED');
   expect(it.names()).toEqual(['build', 'lint', 'test']);
