@@ -199,6 +199,15 @@ export function isUnstorableText(error: unknown): boolean {
   return [NUL_IN_TEXT, NUL_IN_JSON, BAD_JSON].includes(sqlStateOf(error));
 }
 
+/**
+ * Whether a row that a request had found was deleted while the request ran: an update did not find it (P2025), or an insert
+ * refers to it (foreign key). Any row can be deleted at any time, so the error is classified here instead of locking every
+ * row that a request reads.
+ */
+export function isRowDeleted(error: unknown): boolean {
+  return ['P2025', '23503'].includes(sqlStateOf(error));
+}
+
 function prismaStatementNames() {
   const nameOf = createStatementNamer('loam', MAX_STATEMENTS);
   return ({ sql }: { sql: string }): string => nameOf(sql) ?? '';

@@ -1,6 +1,6 @@
 /** Decides which part of an error clients see, for REST, GraphQL, git and SSH. `toErrorResponse` is for REST only. */
 import { AppError, busy, diskFull, type ErrorCode, invalid } from '../../base/errors.ts';
-import { isUnstorableText } from '../database/client.ts';
+import { isRowDeleted, isUnstorableText } from '../database/client.ts';
 import { isDatabaseUnavailable, isDiskFull } from '../database/outage.ts';
 import { StorageUnavailable } from '../storage/storage.ts';
 
@@ -31,6 +31,8 @@ export function toClientError(error: unknown): AppError {
       null,
       'A text contains a character that cannot be stored (NUL, or half of a surrogate pair)',
     );
+  if (isRowDeleted(error))
+    return new AppError('not_found', 'Something that the request refers to has just been deleted');
   if (isDiskFull(error)) return diskFull();
   if (isDatabaseUnavailable(error)) return busy('The database does not answer at the moment', 1);
   if (error instanceof StorageUnavailable) return busy('The storage does not answer at the moment');
