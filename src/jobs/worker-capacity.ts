@@ -118,9 +118,10 @@ export function servesRegion(
   return regions === undefined || regions.includes(region);
 }
 
-/** For example `a T4 in us-east-1`. */
+/** For example `a T4 in us-east-1`, or `an H100-80GB in us-east-1`. */
 export function describeGpus({ gpu, gpuCount, region }: GpuRequest & { region: string }): string {
-  return `${gpuCount > 1 ? `${gpuCount} ×` : 'a'} ${gpu} in ${region}`;
+  const article = /^[AHL]/.test(gpu) ? 'an' : 'a';
+  return `${gpuCount > 1 ? `${gpuCount} ×` : article} ${gpu} in ${region}`;
 }
 
 /** Part of the `progress` of a job whose requested resources no worker has. */

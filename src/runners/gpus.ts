@@ -1,6 +1,6 @@
 /**
  * Lists the GPUs of this machine, from nvidia-smi and NVIDIA's driver, and returns the variables and devices that a job needs
- * for its GPUs. Tested with recorded listings, not on a machine with several GPUs.
+ * for its GPUs. Tested on a machine with one H100, and with recorded listings of several GPUs.
  */
 import { execFile } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';

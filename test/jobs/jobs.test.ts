@@ -109,7 +109,9 @@ describe('creating jobs', () => {
       const { status, progress } = await submit(ada, { ...base, name: `on-${gpu}`, gpu });
       expect(status).toBe('QUEUED');
       if (gpu !== 'NONE')
-        expect(progress).toMatch(/^waiting for a .* us-east-1: no worker offers it$/);
+        expect(progress).toMatch(
+          /^waiting for (?:a T4|an [AHL].*) in us-east-1: no worker offers it$/,
+        );
     },
   );
 
