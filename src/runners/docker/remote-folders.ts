@@ -28,7 +28,10 @@ export async function createRemoteFolders(target: Target, { uid, gid }: Owner): 
   await send(target, archive.pipe(new PassThrough()), new AbortController().signal);
 }
 
-/** Creates or replaces the provided files of a container that may run. Their folder belongs to the container's root. */
+/**
+ * Creates or replaces the provided files of a container that may run. Their folder belongs to the container's root. The engine
+ * removes a file before it writes the new one, so the job may find it missing for a moment.
+ */
 export async function sendFiles(
   target: Target,
   files: AttemptSpec['files'],
