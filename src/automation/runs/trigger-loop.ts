@@ -79,7 +79,8 @@ export function startTriggerLoop(services: TriggerDeps): AsyncDisposable {
       try {
         for (let isFull = true; isFull && !signal.aborted; ) {
           const rows = await retryWhileUnavailable(() => claim(pool), signal);
-          await Promise.all(rows.map((row) => use(services, row)));
+          const ofBranches = Map.groupBy(rows, ({ repositoryId, ref }) => `${repositoryId} ${ref}`);
+          await Promise.all(ofBranches.values().map((ofBranch) => useInOrder(services, ofBranch)));
           isFull = rows.length === CLAIMED_AT_ONCE;
         }
       } catch (error) {
@@ -110,6 +111,11 @@ export async function measureTriggerLag({ pool }: { pool: pg.Pool }): Promise<nu
     [],
   );
   return row?.seconds ?? 0;
+}
+
+/** A later push of a branch must wait for an earlier one (`isTooEarly`). */
+async function useInOrder(services: TriggerDeps, rows: TriggerRow[]): Promise<void> {
+  for (const row of rows) await use(services, row);
 }
 
 async function use(services: TriggerDeps, row: TriggerRow): Promise<void> {
@@ -218,7 +224,10 @@ async function isOfDefaultBranch(
 
 const EARLIER_MS = 1_000;
 
-/** Postpones a row while an earlier one of its branch is there, or the schedules of an earlier push would stay. */
+/**
+ * Postpones a row while an earlier one of its branch is there, or the schedules of an earlier push would stay. That is no
+ * failed attempt.
+ */
 async function isTooEarly(
   tx: Prisma.TransactionClient,
   { id, repositoryId, ref }: TriggerRow,
@@ -226,7 +235,7 @@ async function isTooEarly(
   const where = { repositoryId, ref, scheduleId: null, id: { lt: id } };
   if (!(await tx.runTrigger.findFirst({ where, select: { id: true } }))) return false;
   const dueAt = new Date(Date.now() + EARLIER_MS);
-  await tx.runTrigger.updateMany({ where: { id }, data: { dueAt } });
+  await tx.runTrigger.updateMany({ where: { id }, data: { dueAt, attempts: { decrement: 1 } } });
   return true;
 }
 
