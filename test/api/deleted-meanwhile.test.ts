@@ -1,6 +1,6 @@
 /**
- * What a request refers to is deleted while the request runs: before its first access to the database, before its second, and
- * so on. The request succeeds, or fails as if the deletion had come first.
+ * The subject of a request is deleted while the request runs: before its first access to the database, before its second, and so
+ * on. The request succeeds, or fails because the subject does not exist.
  */
 import { afterAll, beforeAll, expect, test, vi } from 'vitest';
 import { fakeRunner } from '../support/fake-runner.ts';

@@ -113,7 +113,7 @@ export async function measureTriggerLag({ pool }: { pool: pg.Pool }): Promise<nu
   return row?.seconds ?? 0;
 }
 
-/** A later push of a branch must wait for an earlier one (`isTooEarly`). */
+/** For the rows of one branch: `isTooEarly` postpones a row that is used before an earlier one. */
 async function useInOrder(services: TriggerDeps, rows: TriggerRow[]): Promise<void> {
   for (const row of rows) await use(services, row);
 }
@@ -225,8 +225,8 @@ async function isOfDefaultBranch(
 const EARLIER_MS = 1_000;
 
 /**
- * Postpones a row while an earlier one of its branch is there, or the schedules of an earlier push would stay. That is no
- * failed attempt.
+ * Postpones a row while an earlier row of its branch is unused. Otherwise, the schedules of the earlier push could replace those
+ * of the later push. Postponing does not count as an attempt.
  */
 async function isTooEarly(
   tx: Prisma.TransactionClient,

@@ -215,7 +215,7 @@ async function listRuns(
 }
 
 /**
- * @param commit the first digits of the id of a commit, for whose run it waits up to 30 seconds; empty: any commit
+ * @param commit the first digits of a commit id; waits up to 30 seconds for a run of this commit. Empty: a run of any commit
  * @throws LoamError `not_found`
  */
 async function findNewestRun(

@@ -119,7 +119,7 @@ export function isNeedMet(
   when: NeedCondition,
   statuses: readonly (JobStatus | null)[],
 ): boolean | null {
-  const ended = statuses.filter((status) => status === null || isOver(status));
+  const ended = statuses.filter(hasEnded);
   if (when === 'succeeded' && ended.some((status) => status !== 'succeeded')) return false;
   if (ended.length < statuses.length) return null;
   return when !== 'failed' || ended.some((status) => status === 'failed' || status === 'timed_out');
@@ -127,8 +127,9 @@ export function isNeedMet(
 
 /** The names of the needed jobs that have not ended. */
 export function listOpenNeeds({ names, statuses }: NeedOutcome): string[] {
-  return names.filter((_, i) => {
-    const status = statuses[i] ?? null;
-    return status !== null && !isOver(status);
-  });
+  return names.filter((_, i) => !hasEnded(statuses[i] ?? null));
+}
+
+function hasEnded(status: JobStatus | null): boolean {
+  return status === null || isOver(status);
 }

@@ -200,9 +200,9 @@ export function isUnstorableText(error: unknown): boolean {
 }
 
 /**
- * Whether a row that a request had found was deleted while the request ran: an update did not find it (P2025), or an insert
- * refers to it (foreign key). Any row can be deleted at any time, so the error is classified here instead of locking every
- * row that a request reads.
+ * Whether a row that a request had found was deleted while the request ran. Then Prisma does not find the row again (P2025), or
+ * a new row violates its foreign key (23503). Any row can be deleted at any time, so the error is classified here instead of
+ * locking every row that a request reads.
  */
 export function isRowDeleted(error: unknown): boolean {
   return ['P2025', '23503'].includes(sqlStateOf(error));

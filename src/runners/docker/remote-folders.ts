@@ -29,8 +29,8 @@ export async function createRemoteFolders(target: Target, { uid, gid }: Owner): 
 }
 
 /**
- * Creates or replaces the provided files of a container that may run. Their folder belongs to the container's root. The engine
- * removes a file before it writes the new one, so the job may find it missing for a moment.
+ * Creates or replaces the provided files in a container, which may be running. Their folder belongs to the container's root
+ * user. The engine removes a file before it writes the new one, so the file is missing for a moment.
  */
 export async function sendFiles(
   target: Target,
