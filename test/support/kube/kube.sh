@@ -49,15 +49,16 @@ wait_for() { # SECONDS WHAT COMMAND… : tries it ten times a second
   while ! "$@" >/dev/null 2>&1; do [ $SECONDS -lt $end ] || { say "no $what; see $LOG"; return 1; }; sleep 0.1; done
 }
 
-# ---- processes: a pid is ours while it has the start time that we wrote down, and is no zombie
-started() { awk '{sub(/.*\) /, ""); if ($1 != "Z") print $20}' "/proc/$1/stat" 2>/dev/null || true; }
+# ---- processes: a pid is ours while it has the start time that we wrote down, and one of its threads is alive. After SIGKILL, a thread that
+# waits for the disk ends late, and the ports and file locks of the process are in use until then.
+started() { awk '{sub(/.*\) /, ""); if ($1 != "Z" || $18 > 1) print $20}' "/proc/$1/stat" 2>/dev/null || true; }
 record() { mkdir -p "$(dirname "$RUN/$1")"; echo "$2 $(started "$2")" >"$RUN/$1.pid"; }
 alive() { local pid time; [ -f "$RUN/$1.pid" ] && read -r pid time <"$RUN/$1.pid" && [ -n "$time" ] && [ "$(started "$pid")" = "$time" ]; }
-stop() { # NAME SIGNAL : waits 5 s for it, then SIGKILL
-  local pid time; if alive "$1"; then
-    read -r pid time <"$RUN/$1.pid"; kill "-$2" "$pid" 2>/dev/null || true
-    for _ in $(seq 100); do [ "$(started "$pid")" = "$time" ] || break; sleep 0.05; done
-    [ "$(started "$pid")" = "$time" ] && kill -KILL "$pid" 2>/dev/null || true
+dead() { ! alive "$1"; }
+stop() { # NAME SIGNAL : waits 5 s for its end, then SIGKILL
+  local pid _; if alive "$1"; then
+    read -r pid _ <"$RUN/$1.pid"; kill "-$2" "$pid" 2>/dev/null || true
+    wait_for 5 "end of $1" dead "$1" || { kill -KILL "$pid" 2>/dev/null || true; wait_for 60 "end of $1 by SIGKILL" dead "$1"; }
   fi
   rm -f "$RUN/$1.pid"
 }

@@ -29,35 +29,35 @@ export SLURM_CONF=$DIR/etc/slurm.conf
 say() { echo "slurm.sh: $*" >&2; }
 wait_for() { # SECONDS WHAT COMMAND… : tries it ten times a second
   local end=$((SECONDS + $1)) what=$2; shift 2
-  while ! timeout 10 "$@" >/dev/null 2>&1; do [ $SECONDS -lt $end ] || { say "no $what; see $LOG"; return 1; }; sleep 0.1; done
+  while ! timeout 10 "$@" >/dev/null 2>&1; do [ $SECONDS -lt $end ] || { say "no $what; see $LOG"; tail -n 5 "$LOG/$what" >&2 2>/dev/null || true; return 1; }; sleep 0.1; done
 }
-# A process is ours when its pid still has the start time that we wrote down.
-started() { awk '{sub(/.*\) /, ""); if ($1 != "Z") print $20}' "/proc/$1/stat" 2>/dev/null || true; }
+# A process is ours when its pid still has the start time that we wrote down. It is alive as long as one of its threads is: after SIGKILL,
+# a thread that waits for the disk ends late, and the ports of the process are in use until then.
+started() { awk '{sub(/.*\) /, ""); if ($1 != "Z" || $18 > 1) print $20}' "/proc/$1/stat" 2>/dev/null || true; }
+ended() { # SECONDS PID TIME : waits for the end of a process
+  for _ in $(seq $(($1 * 10))); do [ -n "$3" ] && [ "$(started "$2")" = "$3" ] || return 0; sleep 0.1; done; return 1
+}
 start() { # NAME COMMAND… : in a pid namespace of its own, logging to $LOG/NAME
   local name=$1 own="unshare --pid --fork --kill-child --mount --mount-proc --propagation slave"; shift
   LOAM_SLURM_TEST=$DIR setsid $own "$@" >>"$LOG/$name" 2>&1 </dev/null &
   echo "$! $(started $!)" >"$RUN/$name.pid"
 }
 stop() { # NAME [SIGNAL] : ends the daemon (TERM first unless told otherwise) and with it its whole namespace
-  local file=$RUN/$1.pid pid time child; [ -f "$file" ] || return 0
+  local file=$RUN/$1.pid pid time child child_time; [ -f "$file" ] || return 0
   read -r pid time <"$file"
   if [ -n "$time" ] && [ "$(started "$pid")" = "$time" ]; then
-    child=$(cat "/proc/$pid/task/$pid/children" 2>/dev/null || true)
-    if [ "${2:-TERM}" = TERM ]; then
-      kill -TERM ${child:-$pid} 2>/dev/null || true
-      for _ in $(seq 50); do [ "$(started "$pid")" = "$time" ] || break; sleep 0.1; done
-    fi
-    [ -z "$child" ] || kill -KILL $child 2>/dev/null || true
-    kill -KILL "$pid" 2>/dev/null || true
-    for _ in $(seq 50); do [ "$(started "$pid")" = "$time" ] || break; sleep 0.1; done
+    child=$(cat "/proc/$pid/task/$pid/children" 2>/dev/null || true); child=${child%% *}; child_time=$(started "${child:-$pid}")
+    if [ "${2:-TERM}" = TERM ]; then kill -TERM "${child:-$pid}" 2>/dev/null || true; ended 5 "$pid" "$time" || true; fi
+    kill -KILL $child "$pid" 2>/dev/null || true
+    ended 60 "$pid" "$time" && ended 60 "${child:-$pid}" "$child_time" || { say "$1 does not end"; return 1; }
   fi
   rm -f "$file"
 }
 
 down() {
   local name
-  for name in $(cat "$DIR/nodes" 2>/dev/null || true); do stop "$name" KILL; done  # at once: no job is waited for
-  for name in slurmctld munged; do stop "$name"; done
+  for name in $(cat "$DIR/nodes" 2>/dev/null || true); do stop "$name" KILL || true; done  # at once: no job is waited for
+  for name in slurmctld munged; do stop "$name" || true; done
   # without pid files: whoever has the mark that we give to all that we start
   local file pid; for file in $(grep -lzxsF "LOAM_SLURM_TEST=$DIR" /proc/[0-9]*/environ 2>/dev/null || true); do
     pid=${file#/proc/}; kill -KILL "${pid%/environ}" 2>/dev/null || true
@@ -154,7 +154,8 @@ start_node() { # NODE : in a UTS namespace too, for a host name of its own; its 
 init_of() { local pid _; read -r pid _ <"$RUN/$1.pid"; pid=$(cat "/proc/$pid/task/$pid/children"); echo "${pid%% *}"; }
 start_slurmd() {
   local init; init=$(init_of "$1")
-  LOAM_SLURM_TEST=$DIR setsid nsenter --target "$init" --pid --mount --uts slurmd -D -N "$1" >>"$LOG/$1" 2>&1 </dev/null &
+  # its parent is a shell, because nsenter stops with its child and is not continued with it; then nobody would notice the child's end
+  LOAM_SLURM_TEST=$DIR setsid nsenter --target "$init" --pid --mount --uts --no-fork bash -c 'slurmd -D -N "$0" & wait $!' "$1" >>"$LOG/$1" 2>&1 </dev/null &
   local parent=$! child=; for _ in $(seq 100); do child=$(cat "/proc/$parent/task/$parent/children" 2>/dev/null || true); [ -n "$child" ] && break; sleep 0.02; done
   mkdir -p "$RUN/$1"; echo "${child%% *} $(started "${child%% *}")" >"$RUN/$1/slurmd.pid"
 }
