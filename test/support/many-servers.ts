@@ -11,7 +11,6 @@ import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { mkdir, mkdtemp, readdir, rm } from 'node:fs/promises';
-import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -24,6 +23,7 @@ import { migrate } from '../../src/platform/database/migrate.ts';
 import { openProcessRunner } from '../../src/runners/process/runner.ts';
 import { eventually } from './eventually.ts';
 import { Client, clientsOf, type Loam } from './harness.ts';
+import { freePorts } from './ports.ts';
 import { type ServerProcess, startServer } from './process.ts';
 import { startS3 } from './s3-server.ts';
 
@@ -288,25 +288,4 @@ async function startProxy(
 
 async function listening(port: number): Promise<void> {
   await fetch(`http://127.0.0.1:${port}/livez`);
-}
-
-/**
- * Free ports below the range that the kernel assigns to connections, so that the port of a killed server is still free when
- * the server restarts.
- */
-async function freePorts(count: number): Promise<number[]> {
-  const found = new Set<number>();
-  while (found.size < count) {
-    const port = 10_000 + Math.floor(Math.random() * 20_000);
-    if (await isFree(port)) found.add(port);
-  }
-  return [...found];
-}
-
-async function isFree(port: number): Promise<boolean> {
-  const server = createServer();
-  const { promise, resolve } = Promise.withResolvers<boolean>();
-  server.once('error', () => resolve(false));
-  server.listen(port, '127.0.0.1', () => server.close(() => resolve(true)));
-  return promise;
 }

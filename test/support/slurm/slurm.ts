@@ -8,7 +8,7 @@ import { promisify } from 'node:util';
 import { expect } from 'vitest';
 import { type SlurmConfig, slurmOptions } from '../../../src/base/config/slurm.ts';
 import { eventually } from '../eventually.ts';
-import { freePort } from '../ports.ts';
+import { freePorts } from '../ports.ts';
 
 const run = promisify(execFile);
 const SCRIPT = join(import.meta.dirname, 'slurm.sh');
@@ -55,8 +55,7 @@ export async function openSlurmCluster(settings: Settings = {}): Promise<SlurmCl
   await using cleanup = new AsyncDisposableStack();
   const dir = await mkdtemp(join(tmpdir(), 'loam-slurm-'));
   cleanup.defer(() => rm(dir, { recursive: true, force: true }));
-  const ports: number[] = [];
-  for (let i = 0; i <= nodes; i++) ports.push(await freePort());
+  const ports = await freePorts(1 + nodes);
   const node = `n${ports[0]}x`;
   const env = {
     ...process.env,
