@@ -54,7 +54,7 @@ test('a member leaves an organization, and its admin deletes it', async () => {
   );
   await using member = await visit(browser, app, { as: ada });
   await member.page.goto('/acme/-/members');
-  await member.page.getByRole('button', { name: 'Leave' }).click();
+  await member.page.getByRole('button', { name: 'Leave', exact: true }).click();
   await member.page.getByRole('button', { name: 'Remove', exact: true }).click();
   await member.page.getByText('ada was removed.').waitFor();
 

@@ -28,7 +28,7 @@ test('both lead to each other and home, and fill the window below the header', a
   await page.getByText('/auth/v1/whoami').first().waitFor();
   const header = page.getByRole('banner');
   expect(await header.locator('[aria-current=page]').textContent()).toBe('REST');
-  await header.getByRole('link', { name: 'GraphQL' }).click();
+  await header.getByRole('link', { name: 'GraphQL', exact: true }).click();
   await page.waitForURL('**/graphql');
   const graphiql = page.locator('.graphiql-container').first();
   await graphiql.waitFor();
@@ -36,7 +36,7 @@ test('both lead to each other and home, and fill the window below the header', a
   const box = await graphiql.boundingBox();
   const { height = 0 } = (await header.boundingBox()) ?? {};
   expect([box?.y, (box?.y ?? 0) + (box?.height ?? 0)]).toEqual([height, 900]);
-  await header.getByRole('link', { name: 'Loam' }).click();
+  await header.getByRole('link', { name: 'Loam', exact: true }).click();
   await page.waitForURL((url) => url.pathname === '/');
   visitor.expectQuiet();
 });

@@ -57,7 +57,7 @@ test('an admin sets a budget, sees the cost against it, and deletes it', async (
   await page.getByRole('button', { name: 'Save budget' }).click();
   await page.getByText('36 % of $1000.00').waitFor();
   await page.getByText('Cost by label this month').click();
-  await page.getByRole('rowheader', { name: 'team=nlp' }).waitFor();
+  await page.getByRole('rowheader', { name: 'team=nlp', exact: true }).waitFor();
   await expectUsable(page);
   await takePicture(page, 'budget-wide');
   await page.setViewportSize({ width: 390, height: 900 });

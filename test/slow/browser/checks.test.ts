@@ -73,7 +73,7 @@ test('lists show the combined state, and the commit shows each check', async () 
     .locator('[data-check]')
     .evaluateAll((rows) => rows.map((row) => row.getAttribute('data-check')));
   expect(states).toEqual(['ERROR', 'PENDING', 'SUCCESS']);
-  const link = checks.getByRole('link', { name: 'unit' });
+  const link = checks.getByRole('link', { name: 'unit', exact: true });
   expect(await link.getAttribute('href')).toBe('https://ci.example.com/1');
   expect(await link.getAttribute('rel')).toBe('nofollow noreferrer noopener');
   expect(await checks.getByText(HOSTILE).count()).toBe(2);
@@ -90,12 +90,12 @@ test('a README shows badges of this server, also of a private repository', async
   await using visitor = await visit(browser, app, { as: ada, width: 400 });
   const { page } = visitor;
   await page.goto('/ada/code');
-  const badge = page.getByRole('img', { name: 'own' });
+  const badge = page.getByRole('img', { name: 'own', exact: true });
   await badge.waitFor();
   await expect
     .poll(() => badge.evaluate((image) => (image as HTMLImageElement).naturalWidth))
     .toBeGreaterThan(50);
-  await page.getByRole('link', { name: 'other' }).waitFor();
+  await page.getByRole('link', { name: 'other', exact: true }).waitFor();
   await expectUsable(page);
   await page.goto('/ada/code/-/badge.svg');
   expect(await page.locator('title').textContent()).toBe('checks: failing');

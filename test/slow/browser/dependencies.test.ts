@@ -41,7 +41,7 @@ for (const width of [1280, 390])
     await row.getByText('Array of 40 jobs, at most 4 at once').waitFor();
     await row.getByText('40', { exact: true }).waitFor();
     await expectUsable(page);
-    await row.getByRole('link', { name: 'sweep' }).click();
+    await row.getByRole('link', { name: 'sweep', exact: true }).click();
     await page.locator('[data-job="sweep-39"]').waitFor();
     expect(await page.locator('[data-job="build"]').count()).toBe(0);
     await page.getByRole('link', { name: 'Show all jobs' }).click();
@@ -55,7 +55,7 @@ for (const colorScheme of ['light', 'dark'] as const)
     const { page } = visitor;
     await page.goto('/ada/-/jobs/deploy');
     await page.getByText('waiting for build').first().waitFor();
-    await page.getByRole('link', { name: 'sweep-7' }).waitFor();
+    await page.getByRole('link', { name: 'sweep-7', exact: true }).waitFor();
     await page.getByText('deploy (cancel running)').waitFor();
     await expectUsable(page);
     await page.goto('/ada/-/jobs/sweep-7');

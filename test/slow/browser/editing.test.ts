@@ -46,36 +46,39 @@ test('a file is created, edited, committed to a new branch, and deleted', async 
   await page.getByLabel('Path').fill('docs/start.md');
   await page.getByLabel('Contents').fill('# <script>alert(1)</script>\n');
   await expectUsable(page);
-  await page.getByRole('button', { name: 'Commit' }).click();
+  await page.getByRole('button', { name: 'Commit', exact: true }).click();
   await page.waitForURL('**/ada/text/file/docs/start.md');
   await page.getByRole('link', { name: 'Code', exact: true }).click();
-  await page.getByRole('region', { name: 'docs/start.md' }).getByText('<script>alert').waitFor();
+  await page
+    .getByRole('region', { name: 'docs/start.md', exact: true })
+    .getByText('<script>alert')
+    .waitFor();
 
-  await page.getByRole('link', { name: 'Edit' }).click();
+  await page.getByRole('link', { name: 'Edit', exact: true }).click();
   await expectUsable(page);
   await page.getByLabel('Contents of docs/start.md').fill('# Start\n');
   await page.getByLabel('Message').fill('Say where to start');
-  await page.getByRole('button', { name: 'Commit' }).click();
+  await page.getByRole('button', { name: 'Commit', exact: true }).click();
   await page.waitForURL('**/ada/text/file/docs/start.md');
   await page.getByRole('heading', { name: 'Start', exact: true }).waitFor();
-  await page.getByRole('link', { name: 'Commits' }).click();
+  await page.getByRole('link', { name: 'Commits', exact: true }).click();
   await page.getByRole('link', { name: 'Say where to start' }).waitFor();
 
   await page.goto('/ada/text/edit/docs/start.md');
   await page.getByLabel('Contents of').fill('# Of a branch\n');
   await page.getByLabel('Branch').fill('ideas');
-  await page.getByRole('button', { name: 'Commit' }).click();
+  await page.getByRole('button', { name: 'Commit', exact: true }).click();
   await page.waitForURL('**/ada/text/file/docs/start.md?ref=ideas');
   expect(await read('docs/start.md')).toBe('# Start\n');
   expect(await read('docs/start.md', 'ideas')).toBe('# Of a branch\n');
 
   await page.goto('/ada/text/new-file?folder=docs');
   await page.getByLabel('Path').fill('docs/start.md');
-  await page.getByRole('button', { name: 'Commit' }).click();
+  await page.getByRole('button', { name: 'Commit', exact: true }).click();
   await page.getByText('names a file that already exists').waitFor();
 
   await page.goto('/ada/text/file/docs/start.md?ref=ideas');
-  await page.getByRole('link', { name: 'Edit' }).click();
+  await page.getByRole('link', { name: 'Edit', exact: true }).click();
   await page.getByRole('button', { name: 'Delete file' }).click();
   await page.getByRole('dialog').getByRole('button', { name: 'Delete file' }).click();
   await page.waitForURL('**/ada/text?ref=ideas');
@@ -91,7 +94,7 @@ test('concurrent pushes of other files are kept, those of the same file are a co
   const contents = page.getByLabel('Contents of notes.txt');
   await contents.fill('one\nthree\n');
   await push('other.txt', 'theirs');
-  await page.getByRole('button', { name: 'Commit' }).click();
+  await page.getByRole('button', { name: 'Commit', exact: true }).click();
   await page.waitForURL('**/file/notes.txt');
   // The line endings are unchanged.
   expect(await read('notes.txt')).toBe('one\r\nthree\r\n');
@@ -100,13 +103,13 @@ test('concurrent pushes of other files are kept, those of the same file are a co
   await page.goto('/ada/text/edit/notes.txt');
   await contents.fill('mine\n');
   await push('notes.txt', 'theirs\n');
-  await page.getByRole('button', { name: 'Commit' }).click();
+  await page.getByRole('button', { name: 'Commit', exact: true }).click();
   await page.getByText('Someone else changed this file while you were editing it.').waitFor();
   await expectUsable(page);
   expect(await read('notes.txt')).toBe('theirs\n');
   expect(await contents.inputValue()).toBe('mine\n');
   await page.getByRole('button', { name: 'Keep my text' }).click();
-  await page.getByRole('button', { name: 'Commit' }).click();
+  await page.getByRole('button', { name: 'Commit', exact: true }).click();
   await page.waitForURL('**/file/notes.txt');
   expect(await read('notes.txt')).toBe('mine\r\n');
   visitor.expectQuiet();
@@ -120,7 +123,7 @@ test('editing needs write access and a branch', async () => {
   );
   await using own = await visit(browser, app, { as: ada });
   await own.page.goto('/ada/text/file/read.txt?ref=v1');
-  await own.page.getByRole('link', { name: 'Raw' }).waitFor();
+  await own.page.getByRole('link', { name: 'Raw', exact: true }).waitFor();
   await own.page.goto('/ada/text/edit/read.txt?ref=v1');
   await own.page.getByRole('heading', { name: 'File not found' }).waitFor();
   await own.page.goto('/ada/text/file/read.txt?ref=v1');

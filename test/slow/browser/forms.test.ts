@@ -98,7 +98,7 @@ test('a repository is renamed, published, transferred, given a branch rule, and 
   await page.getByLabel('Type ada/after to confirm').fill('ada/after');
   await button(page, 'Transfer repository').click();
   await page.getByRole('heading', { name: 'lab/after', level: 1 }).waitFor();
-  await page.getByRole('link', { name: 'Settings' }).click();
+  await page.getByRole('link', { name: 'Settings', exact: true }).click();
 
   await page.getByText('Add or change a rule').click();
   await page.getByLabel('Branches', { exact: true }).fill('release/**');

@@ -244,12 +244,14 @@ test(
     });
     await page.goto('/ada/-/jobs/printing');
     // The link ends before the characters of the element.
-    const link = page.getByRole('log').getByRole('link', { name: 'https://example.com/' });
+    const link = page
+      .getByRole('log')
+      .getByRole('link', { name: 'https://example.com/', exact: true });
     expect(await link.getAttribute('href')).toBe('https://example.com/');
     for (const name of ['x.svg', 'x.txt'])
       await page.getByRole('button', { name: `Preview ${name}` }).click();
     await page.getByRole('region', { name: 'Preview of x.txt' }).getByText(svg).waitFor();
-    await page.getByRole('img', { name: 'x.svg' }).waitFor();
+    await page.getByRole('img', { name: 'x.svg', exact: true }).waitFor();
     await expectHarmless(page, page.url());
     // Fields that accept names only refuse scripts.
     const refused = { namespace: 'ada', name: 'refused', repo: 'ada/code', command: 'true' };

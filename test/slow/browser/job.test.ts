@@ -87,7 +87,7 @@ test('URLs in a log are links, and artifacts have previews', async () => {
     return page.getByRole('region', { name: `Preview of ${name}` });
   };
   await (await open('a.txt')).getByText('<b>hello</b>').waitFor();
-  const picture = (await open('b.svg')).getByRole('img', { name: 'b.svg' });
+  const picture = (await open('b.svg')).getByRole('img', { name: 'b.svg', exact: true });
   await expect.poll(() => picture.evaluate((img: HTMLImageElement) => img.naturalWidth)).toBe(9);
   await (await open('c.bin')).getByText('This file is not text.').waitFor();
   await expectUsable(page);
@@ -246,9 +246,9 @@ test('a link clicked while the server is unreachable opens when the server answe
   await using visitor = await visit(browser, app, { as: ada });
   const { page } = visitor;
   await page.goto('/ada');
-  await page.getByRole('link', { name: 'Usage' }).waitFor();
+  await page.getByRole('link', { name: 'Usage', exact: true }).waitFor();
   await page.context().route('**/*', (route) => route.abort());
-  await page.getByRole('link', { name: 'Usage' }).click();
+  await page.getByRole('link', { name: 'Usage', exact: true }).click();
   await page.getByRole('heading', { name: 'The server cannot be reached' }).waitFor();
   await page.context().unroute('**/*');
   await page.getByLabel('From', { exact: true }).waitFor();
@@ -316,7 +316,7 @@ test('a job is cancelled, rerun and deleted', async () => {
   await using visitor = await visit(browser, app, { as: ada });
   const { page } = visitor;
   await page.goto('/ada/-/jobs/brief');
-  await page.getByRole('button', { name: 'Cancel' }).click();
+  await page.getByRole('button', { name: 'Cancel', exact: true }).click();
   await page.getByRole('button', { name: 'Cancel job' }).click();
   await page.locator('main [data-status=CANCELLED]').first().waitFor();
   // The attempt has the runtime of its job, although its process ended later.
@@ -336,9 +336,9 @@ test('a job is cancelled, rerun and deleted', async () => {
   expect(await page.getByLabel('Name', { exact: true }).inputValue()).toBe('brief-2');
   await page.getByRole('button', { name: 'Create job' }).click();
   await page.waitForURL('**/ada/-/jobs/brief-2');
-  await page.getByRole('button', { name: 'Cancel' }).click();
+  await page.getByRole('button', { name: 'Cancel', exact: true }).click();
   await page.getByRole('button', { name: 'Cancel job' }).click();
-  await page.getByRole('button', { name: 'Delete' }).click();
+  await page.getByRole('button', { name: 'Delete', exact: true }).click();
   expect(await page.getByRole('button', { name: 'Delete job' }).isDisabled()).toBe(true);
   await page.keyboard.type('brief-2');
   await page.getByRole('button', { name: 'Delete job' }).click();

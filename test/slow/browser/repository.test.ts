@@ -58,7 +58,7 @@ test('a repository is created, browsed and searched', async () => {
     'src/main.ts': 'export const answer = 42;\nconsole.log(answer);\n',
   });
   await page.goto('/ada/code');
-  await page.getByRole('heading', { name: 'Hello' }).waitFor();
+  await page.getByRole('heading', { name: 'Hello', exact: true }).waitFor();
   await expectUsable(page);
   await page.getByRole('link', { name: 'the source' }).click();
   await page.waitForURL('**/ada/code/file/src/main.ts');
@@ -67,7 +67,7 @@ test('a repository is created, browsed and searched', async () => {
   await expectUsable(page);
   await page.getByRole('link', { name: 'Line 2', exact: true }).click();
   await expect.poll(() => new URL(page.url()).hash).toBe('#L2');
-  await page.getByRole('link', { name: 'Blame' }).click();
+  await page.getByRole('link', { name: 'Blame', exact: true }).click();
   const blame = page.getByRole('region', { name: 'Who changed src/main.ts' });
   await blame.getByRole('link', { name: /Begin/ }).waitFor();
   // Blame has line numbers and highlighting, as the code view.
@@ -121,7 +121,10 @@ test('Markdown, tables, notebooks and images have a preview and a code view', as
   const { page } = visitor;
   await page.goto('/ada/shown');
   await page.locator('.markdown pre span[style*="color"]', { hasText: 'const' }).waitFor();
-  await page.locator('[data-last-commit]').getByRole('link', { name: 'Begin' }).waitFor();
+  await page
+    .locator('[data-last-commit]')
+    .getByRole('link', { name: 'Begin', exact: true })
+    .waitFor();
   await page.getByRole('img', { name: '2 commits in the last year' }).waitFor();
   await expectUsable(page);
 
@@ -143,7 +146,7 @@ test('Markdown, tables, notebooks and images have a preview and a code view', as
 
   await page.goto('/ada/shown/file/data/table.csv');
   await page.getByRole('columnheader', { name: 'the, value' }).waitFor();
-  await page.getByRole('cell', { name: 'one' }).waitFor();
+  await page.getByRole('cell', { name: 'one', exact: true }).waitFor();
   await expectUsable(page);
 
   await page.goto('/ada/shown/file/study.ipynb');
@@ -157,7 +160,7 @@ test('Markdown, tables, notebooks and images have a preview and a code view', as
   await page.getByRole('heading', { name: 'This is not a notebook' }).waitFor();
 
   await page.goto('/ada/shown/file/picture.svg');
-  await page.getByRole('img', { name: 'picture.svg' }).waitFor();
+  await page.getByRole('img', { name: 'picture.svg', exact: true }).waitFor();
   await page.getByRole('link', { name: 'Code', exact: true }).click();
   await page.getByText('http://www.w3.org/2000/svg').waitFor();
   visitor.expectQuiet();
@@ -278,7 +281,7 @@ test('a repository named - and its namespace have separate pages', async () => {
     await title.waitFor();
   }
   await page.goto('/ada/~-/tree/jobs');
-  await page.getByRole('link', { name: 'README.md' }).click();
+  await page.getByRole('link', { name: 'README.md', exact: true }).click();
   await page.waitForURL('**/ada/~-/file/jobs/README.md');
   await page.getByText('Of the repository').waitFor();
   for (const path of ['jobs', 'settings']) {

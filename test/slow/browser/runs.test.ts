@@ -73,7 +73,7 @@ test.each([1280, 390])(
     await page.locator('[data-run="2"]').getByText('Break the <b>file</b>').waitFor();
     await expectUsable(page);
     await page.locator('[data-run="2"]').getByRole('link').first().click();
-    await page.getByRole('link', { name: '.loam/jobs.yml:15:3' }).waitFor();
+    await page.getByRole('link', { name: '.loam/jobs.yml:15:3', exact: true }).waitFor();
     await expectUsable(page);
     await page.goto('/ada/model/runs/1');
     await page.locator('[data-step="train"]').waitFor();

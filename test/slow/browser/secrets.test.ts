@@ -147,7 +147,7 @@ test('the form of a new job and its page name stored secrets and variables', asy
       secretNames: ["ANY"], variableNames: ["REGION"] }) { job { id } } }`,
   );
   await page.goto('/ada/-/jobs/first');
-  const facts = page.getByRole('region', { name: 'Settings' });
+  const facts = page.getByRole('region', { name: 'Settings', exact: true });
   await facts.getByText('ANY', { exact: true }).waitFor();
   await facts.getByText('REGION', { exact: true }).waitFor();
   // A changed rerun keeps the names.

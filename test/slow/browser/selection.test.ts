@@ -142,10 +142,10 @@ test('who may only read cannot select, and a job shows its inputs', async () => 
   await page.locator('[data-job=user]').waitFor();
   expect(await page.getByRole('checkbox').count()).toBe(0);
   await page.getByRole('link', { name: 'user', exact: true }).click();
-  const settings = page.getByRole('region', { name: 'Settings' });
+  const settings = page.getByRole('region', { name: 'Settings', exact: true });
   await settings.getByText('source: x → in/').waitFor();
   await expectUsable(page);
-  await settings.getByRole('link', { name: 'source' }).click();
-  await page.getByRole('heading', { name: 'source' }).waitFor();
+  await settings.getByRole('link', { name: 'source', exact: true }).click();
+  await page.getByRole('heading', { name: 'source', exact: true }).waitFor();
   visitor.expectQuiet();
 });

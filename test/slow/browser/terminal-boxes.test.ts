@@ -140,7 +140,7 @@ test('an empty repository gets its first commit, and is cloned', async () => {
       await page.getByRole('heading', { name: 'Nothing was pushed yet' }).waitFor();
       const lines = await linesOf(page, client);
       await runLines(lines, { before: `mkdir in-${client}-${name}; cd in-${client}-${name}` });
-      await page.getByRole('heading', { name: 'Clone' }).waitFor();
+      await page.getByRole('heading', { name: 'Clone', exact: true }).waitFor();
       await page.getByText('Hello').first().waitFor();
     }
     const clone = await linesOf(page, 'loam', 'Clone command');

@@ -48,7 +48,7 @@ test('the tour, by clicking alone', async () => {
   await page.getByRole('link', { name: 'Sign in' }).click();
   await page.getByLabel('Personal access token').fill(app.admin.token as string);
   await page.getByRole('button', { name: 'Sign in' }).click();
-  await page.getByRole('heading', { name: 'Home' }).waitFor();
+  await page.getByRole('heading', { name: 'Home', exact: true }).waitFor();
 
   await choose(page, 'New…', 'New repository');
   await page.getByLabel('Name', { exact: true }).fill('clicked');
@@ -60,9 +60,9 @@ test('the tour, by clicking alone', async () => {
   expect(shown).toContain('git push');
   await paste(shown, app.admin.token as string);
   // The page has heard of the push.
-  await page.getByRole('heading', { name: 'Hello' }).waitFor();
+  await page.getByRole('heading', { name: 'Hello', exact: true }).waitFor();
 
-  await page.getByRole('link', { name: 'Jobs' }).click();
+  await page.getByRole('link', { name: 'Jobs', exact: true }).click();
   await page.getByRole('link', { name: 'New job' }).first().click();
   await page.getByLabel('Name', { exact: true }).fill('first');
   await page
@@ -128,7 +128,7 @@ test('an identity is connected and taken away, and a program is signed in by its
   await page.getByText('second · since').waitFor();
   await expectUsable(page);
   await page.getByRole('button', { name: /^Disconnect / }).click();
-  await page.getByRole('dialog').getByRole('button', { name: 'Disconnect' }).click();
+  await page.getByRole('dialog').getByRole('button', { name: 'Disconnect', exact: true }).click();
   await page.getByRole('button', { name: /^Disconnect / }).waitFor({ state: 'detached' });
 
   const client_id = '<img src=x onerror=alert(1)>';
@@ -141,13 +141,13 @@ test('an identity is connected and taken away, and a program is signed in by its
   const { user_code, device_code } = await begun.json();
   await page.goto('/login/device');
   await page.getByLabel('Code shown by the program').fill('AAAA-AAAA');
-  await page.getByRole('button', { name: 'Continue' }).click();
+  await page.getByRole('button', { name: 'Continue', exact: true }).click();
   await page.getByRole('alert').waitFor();
   await page.getByLabel('Code shown by the program').fill(user_code);
-  await page.getByRole('button', { name: 'Continue' }).click();
+  await page.getByRole('button', { name: 'Continue', exact: true }).click();
   await page.getByText(requester).first().waitFor();
   await expectUsable(page);
-  await page.getByRole('button', { name: 'Approve' }).click();
+  await page.getByRole('button', { name: 'Approve', exact: true }).click();
   await page.getByRole('status').waitFor();
   const grant_type = 'urn:ietf:params:oauth:grant-type:device_code';
   const answer = await fetch(`${app.base}/login/device/token`, {
@@ -180,7 +180,7 @@ test('no other page frames these, and a session that was ended shows nothing mor
   await other.waitForURL('**/login**');
   // The page may notice the end of the session at any moment, and then the link is gone.
   page
-    .getByRole('link', { name: 'Jobs' })
+    .getByRole('link', { name: 'Jobs', exact: true })
     .click()
     .catch(() => {});
   // `waitForURL` fails if the redirect supersedes the navigation of the link.
