@@ -111,7 +111,8 @@ async function proxy(
   res.once('close', abort);
   goneSignal.addEventListener('abort', abort);
   try {
-    await waitForConnection(upstream).catch((cause) => {
+    // Fails with `responsePromise` if `abort` is called meanwhile, which the socket reports by `close` alone.
+    await Promise.race([waitForConnection(upstream), responsePromise]).catch((cause) => {
       throw toServerUnavailable(baseUrl, cause);
     });
     if (mayHaveBody(req)) req.pipe(upstream);

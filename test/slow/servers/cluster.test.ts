@@ -1,15 +1,20 @@
 /** Several servers on one database and one folder of repositories: which server owns which repository, and takeovers. */
 import { hash, randomBytes } from 'node:crypto';
+import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { once } from 'node:events';
 import { appendFile, mkdir, readdir, readFile, writeFile } from 'node:fs/promises';
+import { type ClientRequest, createServer as createHttpServer } from 'node:http';
 import { type AddressInfo, createServer, type Socket } from 'node:net';
 import { basename, dirname, join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { serialize } from 'node:v8';
-import { expect, test } from 'vitest';
+import { expect, onTestFinished, test } from 'vitest';
 import type { App } from '../../../src/app.ts';
 import { newId } from '../../../src/base/ids.ts';
+import { createLog } from '../../../src/base/log.ts';
 import type { Cluster } from '../../../src/cluster/cluster.ts';
+import { forward } from '../../../src/cluster/forward.ts';
+import type { Member } from '../../../src/cluster/members.ts';
 import { chooseOwner } from '../../../src/cluster/placement.ts';
 import { isSigned, sign } from '../../../src/cluster/signature.ts';
 import { openTunnel } from '../../../src/cluster/tunnels.ts';
@@ -207,6 +212,44 @@ test('a fetch waits for the takeover from a server that does not answer, and is 
     expect(answer.text).toContain('refs/heads/main');
     break;
   }
+});
+
+test('a transfer moves to the next owner if its owner dies while the connection to it is being opened', async () => {
+  const gone = new AbortController();
+  let member: Member | null = null;
+  const cluster = {
+    key: randomBytes(32),
+    remoteOwner: () => member,
+    members: { waitForChange: async () => {} },
+  } as unknown as Cluster;
+  const server = createHttpServer(async (req, res) => {
+    const incoming = { req, url: '/', address: '127.0.0.1', requestId: 'first' };
+    const services = { cluster, log: createLog('silent') };
+    res.end(`${await forward(services, newId('repo'), incoming, res)}`);
+  }).listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const baseUrl = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  member = { id: newId('srv'), baseUrl, goneSignal: gone.signal };
+  const dieWhileConnecting = (message: unknown) => {
+    (message as { request: ClientRequest }).request.once('socket', () => {
+      // After the sender waits for the connection, and before the connection is open.
+      queueMicrotask(() =>
+        process.nextTick(() => {
+          member = null;
+          gone.abort();
+        }),
+      );
+    });
+  };
+  subscribe('http.client.request.created', dieWhileConnecting);
+  onTestFinished(() => {
+    unsubscribe('http.client.request.created', dieWhileConnecting);
+    server.closeAllConnections();
+    server.close();
+  });
+  const answer = await fetch(baseUrl, { signal: AbortSignal.timeout(30_000) });
+  // The request was not forwarded, because this server is the owner now.
+  expect(await answer.text()).toBe('false');
 });
 
 test('a tunnel between two servers ends with the client, and if the other server is dead and silent', async () => {
