@@ -56,7 +56,8 @@ export async function postUntilAnswered(admin: Client, path: string, json: objec
   const key = { 'idempotency-key': crypto.randomUUID() };
   const answer = await eventually(async () => {
     const { status, body, text } = await admin.post(path, json, key);
-    if (status === 502 || status === 503) throw new Error(`${status} ${text}`);
+    // 409: the request that was cut off is still running.
+    if ([409, 502, 503].includes(status)) throw new Error(`${status} ${text}`);
     return { status, body, text };
   });
   if (answer.status >= 400 || answer.body.errors)
