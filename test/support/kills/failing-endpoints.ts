@@ -8,6 +8,8 @@ import { postUntilAnswered } from './caller.ts';
 
 /** The rate of failed attempts at each endpoint. */
 const FAILING: Readonly<Record<string, number>> = { '/steady': 0, '/failing': 0.4 };
+/** For each message. Fewer than the ten attempts of a delivery, of which kills use up some. */
+const MAX_FAILURES = 5;
 const TYPES = `JOB_QUEUED, JOB_RUNNING, JOB_COMPLETED, JOB_FAILED, JOB_CANCELLED,
   REPOSITORY_CREATED, REPOSITORY_RENAMED, REPOSITORY_TRANSFERRED, REPOSITORY_PUSHED, REPOSITORY_DELETED`;
 /** Retries failed deliveries early, not after their 5 seconds and more. */
@@ -22,9 +24,14 @@ export async function startFailingEndpoints(
 ): Promise<{ check(events: readonly string[]): Promise<void> }> {
   /** Ids of accepted messages, by path. */
   const taken = new Map<string, Set<string>>();
+  /** Number of failed attempts, by path and id of the message. */
+  const failures = new Map<string, number>();
   receiver.answer = (response, { path, headers }, request) => {
-    const failing = FAILING[path] ?? 0;
+    const message = `${path} ${headers['webhook-id']}`;
+    const failed = failures.get(message) ?? 0;
+    const failing = failed < MAX_FAILURES ? (FAILING[path] ?? 0) : 0;
     const chance = Math.random();
+    if (chance < failing) failures.set(message, failed + 1);
     if (chance < failing / 2) return void request.socket.destroy();
     if (chance < failing) return void response.writeHead(500).end();
     taken.set(path, (taken.get(path) ?? new Set()).add(`${headers['webhook-id']}`));
