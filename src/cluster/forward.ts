@@ -111,7 +111,8 @@ async function proxy(
   res.once('close', abort);
   goneSignal.addEventListener('abort', abort);
   try {
-    // Fails with `responsePromise` if `abort` is called meanwhile, which the socket reports by `close` alone.
+    // If `abort` destroys the request while its socket is connecting, the socket emits only `close`, and `waitForConnection` never
+    // settles. But `responsePromise` is rejected then.
     await Promise.race([waitForConnection(upstream), responsePromise]).catch((cause) => {
       throw toServerUnavailable(baseUrl, cause);
     });

@@ -113,7 +113,7 @@ export async function measureTriggerLag({ pool }: { pool: pg.Pool }): Promise<nu
   return row?.seconds ?? 0;
 }
 
-/** For the rows of one branch: `isTooEarly` postpones a row that is used before an earlier one. */
+/** Uses the rows of one branch one after the other, because `isTooEarly` postpones a row while an earlier row is unused. */
 async function useInOrder(services: TriggerDeps, rows: TriggerRow[]): Promise<void> {
   for (const row of rows) await use(services, row);
 }
@@ -225,8 +225,9 @@ async function isOfDefaultBranch(
 const EARLIER_MS = 1_000;
 
 /**
- * Postpones a row while an earlier row of its branch is unused. Otherwise, the schedules of the earlier push could replace those
- * of the later push. Postponing does not count as an attempt.
+ * Postpones a row while an earlier row of its branch is unused, so that the schedules of an earlier push never replace those of a
+ * later push. A postponed row keeps its number of attempts.
+ * @returns whether the row was postponed
  */
 async function isTooEarly(
   tx: Prisma.TransactionClient,

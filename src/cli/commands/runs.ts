@@ -215,7 +215,8 @@ async function listRuns(
 }
 
 /**
- * @param commit the first digits of a commit id; waits up to 30 seconds for a run of this commit. Empty: a run of any commit
+ * Finds the newest run, of all commits or of one commit. For a run of one commit, it waits up to 30 seconds.
+ * @param commit the first digits of the commit's id; empty: all commits
  * @throws LoamError `not_found`
  */
 async function findNewestRun(

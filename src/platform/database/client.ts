@@ -200,8 +200,8 @@ export function isUnstorableText(error: unknown): boolean {
 }
 
 /**
- * Whether a row that a request had found was deleted while the request ran. Then Prisma does not find the row again (P2025), or
- * a new row violates its foreign key (23503). Any row can be deleted at any time, so the error is classified here instead of
+ * Whether a row that a request had found was deleted while the request ran. Then an update does not
+ * find the row (P2025), or the database refuses a new row that refers to it (23503). Checking for these errors is simpler than
  * locking every row that a request reads.
  */
 export function isRowDeleted(error: unknown): boolean {

@@ -29,8 +29,8 @@ export async function createRemoteFolders(target: Target, { uid, gid }: Owner): 
 }
 
 /**
- * Creates or replaces the provided files in a container, which may be running. Their folder belongs to the container's root
- * user. The engine removes a file before it writes the new one, so the file is missing for a moment.
+ * Creates or replaces the provided files in a container, which may be running. The root user of the container owns their
+ * folder. The engine replaces a file in two steps, so a running job does not find the file for a moment.
  */
 export async function sendFiles(
   target: Target,

@@ -311,8 +311,8 @@ clear_cgroups() { # NODE : whoever is left in them is ours, too
 
 down() {
   local i name pid
-  for name in $(cd "$RUN" 2>/dev/null && ls node-*.pid 2>/dev/null | sed 's/\.pid$//'); do stop "$name" KILL; done
-  for name in scheduler controller-manager apiserver etcd; do stop "$name" TERM; done
+  for name in $(cd "$RUN" 2>/dev/null && ls node-*.pid 2>/dev/null | sed 's/\.pid$//'); do stop "$name" KILL || true; done
+  for name in scheduler controller-manager apiserver etcd; do stop "$name" TERM || true; done
   # after an unclean end without pid files: what lives in our network namespaces is ours
   for name in $(ip netns list 2>/dev/null | awk -v p="^$ID-" '$1 ~ p {print $1}'); do
     for pid in $(ip netns pids "$name" 2>/dev/null); do kill -KILL "$pid" 2>/dev/null || true; done
