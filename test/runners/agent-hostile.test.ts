@@ -183,6 +183,69 @@ describe('the requests of agents', () => {
     }
   });
 
+  test.for([
+    ['that it began when it ended', 'late'],
+    ['that it ended when it began', 'early'],
+    ['nothing but the lack of memory that ended it', 'none'],
+  ] as const)(
+    'the time in which the worker saw it run is billed, if an agent reports %s',
+    async ([, how]) => {
+      await using made = await openForger();
+      const attempt = await made.begin();
+      const begunAt = Date.now();
+      const outcome = made.runner.wait(attempt.handle, never);
+      const seenFrom = async (time: number) => {
+        const running = (await made.runner.findSession(attempt.id))?.running;
+        expect(running?.until).toBeGreaterThan(time);
+        return running;
+      };
+      const first = await eventually(() => seenFrom(begunAt));
+      const last = await eventually(() => seenFrom(first?.until ?? 0));
+      const [future, past] = [9_999_999_999_999, 0];
+      if (how === 'late') await attempt.exit({ startedAt: future, endedAt: future });
+      if (how === 'early') await attempt.exit({ startedAt: past, endedAt: past });
+      if (how === 'none') {
+        await attempt.report({ started: { pid: 1, startedAt: future } });
+        const end = { exitCode: 137, outOfMemory: true, isLoss: false, reason: 'out of memory' };
+        made.states.set(attempt.id, { kind: 'ended', end });
+      }
+      const ended = await outcome;
+      if (ended.kind !== 'exited') throw new Error(ended.kind);
+      expect(ended.startedAt.getTime()).toBeLessThanOrEqual(first?.from ?? 0);
+      expect(ended.endedAt.getTime()).toBeGreaterThanOrEqual(last?.until ?? Infinity);
+    },
+  );
+
+  test('a restarted worker still bills what the one before it saw', async () => {
+    await using made = await openForger();
+    const attempt = await made.begin();
+    const stopping = new AbortController();
+    const waiting = made.runner.wait(attempt.handle, stopping.signal).catch(() => {});
+    const contact = join(made.dir, 'attempts', attempt.id, 'contact');
+    const { until } = await eventually(async () => {
+      const { running } = JSON.parse(readFileSync(contact, 'utf8'));
+      expect(running.until).toBeGreaterThan(running.from);
+      return running;
+    });
+    stopping.abort();
+    await waiting;
+    const restarted = await made.again();
+    await attempt.exit({ startedAt: 0, endedAt: 0 });
+    const ended = await restarted.wait(attempt.handle, never);
+    if (ended.kind !== 'exited') throw new Error(ended.kind);
+    expect(ended.endedAt.getTime()).toBeGreaterThanOrEqual(until);
+  });
+
+  test('the time in which the worker was away is billed as the agent reports it', async () => {
+    await using made = await openForger();
+    const attempt = await made.begin();
+    const startedAt = Date.now();
+    await attempt.exit({ startedAt, endedAt: startedAt });
+    const ended = await made.runner.wait(attempt.handle, never);
+    if (ended.kind !== 'exited') throw new Error(ended.kind);
+    expect([ended.startedAt, ended.endedAt]).toEqual([new Date(startedAt), new Date(startedAt)]);
+  });
+
   test('reports have the ranges that the database can store', async () => {
     await using made = await openForger();
     const attempt = await made.begin();

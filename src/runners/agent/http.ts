@@ -153,9 +153,10 @@ export function createAgentsRouter({
   };
   const json = express.json({ limit: '64kb' });
   const frames = express.raw({ type: () => true, limit: LOG_REQUEST_BYTES });
-  const requireDisk: AttemptHandler = (_req, _res, next) => {
-    if (isDiskLow()) throw busy('The disk of the server is nearly full');
-    next();
+  const requireDisk: AttemptHandler = (_req, res, next) => {
+    if (!isDiskLow()) return next();
+    res.locals.session.noteRefusedLog();
+    throw busy('The disk of the server is nearly full');
   };
 
   router.post('/:attempt/claim', identified, json, async (req, res) => {

@@ -300,8 +300,9 @@ class ClusterRunner implements AgentRunner {
         if (exit) return this.#mergeEnd(id, exit, engineEnd, session);
         if (engineEnd && state.kind === 'running') session.endCommand();
         if (Date.now() - goneSince > LAST_REQUESTS_MS)
-          return await this.#buildUnreportedEnd(id, engineEnd);
+          return await this.#buildUnreportedEnd(id, engineEnd, session);
         if (session.isLeaseOver) return { kind: 'lost' };
+        if (state.kind === 'running' && !engineEnd) session.noteRunning();
         return undefined;
       },
       next: async () => void (await changes.next()),
@@ -315,6 +316,21 @@ class ClusterRunner implements AgentRunner {
     return (time) => Math.min(Math.max(time, begun?.at ?? 0), Date.now());
   }
 
+  /**
+   * The time to bill. A job with the account of its agent can report any times, so they count only for the time in which this
+   * worker has not seen the command running, for example while it was restarted.
+   */
+  async #billedTimes(
+    id: string,
+    reported: { startedAt: number; endedAt: number },
+    { running }: AgentSession,
+  ): Promise<{ startedAt: number; endedAt: number }> {
+    const correct = await this.#timeCorrection(id);
+    const startedAt = Math.min(correct(reported.startedAt), correct(running?.from ?? Infinity));
+    const endedAt = Math.max(correct(reported.endedAt), correct(running?.until ?? 0), startedAt);
+    return { startedAt, endedAt };
+  }
+
   /** The agent's report is complete, unless the parent of the command was killed or the engine ended the agent. */
   async #mergeEnd(
     id: string,
@@ -322,13 +338,7 @@ class ClusterRunner implements AgentRunner {
     engineEnd: EngineEnd | undefined,
     session: AgentSession,
   ): Promise<Outcome | undefined> {
-    const correct = await this.#timeCorrection(id);
-    const startedAt = correct(reported.startedAt);
-    const exit = {
-      ...reported,
-      startedAt,
-      endedAt: Math.max(startedAt, correct(reported.endedAt)),
-    };
+    const exit = { ...reported, ...(await this.#billedTimes(id, reported, session)) };
     const outOfMemory = exit.outOfMemory ?? (engineEnd?.outOfMemory || undefined);
     if (exit.exitCode !== null && !isInterrupted)
       return buildOutcome({ ...exit, exitCode: exit.exitCode, outOfMemory });
@@ -345,14 +355,18 @@ class ClusterRunner implements AgentRunner {
   }
 
   /** The agent was killed together with the command, or before it could report the end. */
-  async #buildUnreportedEnd(id: string, end: EngineEnd | undefined): Promise<Outcome> {
+  async #buildUnreportedEnd(
+    id: string,
+    end: EngineEnd | undefined,
+    session: AgentSession,
+  ): Promise<Outcome> {
     const started = await readJsonFile<AttemptStart>(this.#file(id, 'started'));
     if (!end?.outOfMemory) return { kind: 'lost' };
-    const correct = await this.#timeCorrection(id);
-    const startedAt = new Date(correct(started?.startedAt ?? Date.now()));
+    const reported = { startedAt: started?.startedAt ?? Date.now(), endedAt: Date.now() };
+    const { startedAt, endedAt } = await this.#billedTimes(id, reported, session);
     const exitCode = 137;
     const note = `${this.#engine.title} ended the job: it used more memory than it requested.`;
-    const times = { startedAt, endedAt: new Date() };
+    const times = { startedAt: new Date(startedAt), endedAt: new Date(endedAt) };
     return { kind: 'exited', exitCode, timedOut: false, outOfMemory: true, note, ...times };
   }
 

@@ -7,7 +7,8 @@
  *   checkout    the working directory, until the command begins
  *   claim       the agent that has the attempt; created once
  *   begun       the command may have begun, and when ({@link BegunRecord})
- *   contact     when the last request was, a few seconds old at most ({@link ContactRecord})
+ *   contact     when the last request was, and when the command was seen running, a few seconds old at most
+ *               ({@link ContactRecord})
  *   log, started, usage, exit   as the supervisor wrote them on the node (`../supervisor/supervise.ts`)
  */
 import { createHash, randomUUID, timingSafeEqual } from 'node:crypto';
@@ -51,13 +52,21 @@ export type AgentRecord = { tokenHash: string; bootId: string; log: LogLimits; l
 /** The file `begun`. Times that the agent reports are not before `at`, in epoch milliseconds. */
 export type BegunRecord = { at: number };
 
-/** The file `contact`: seconds of the clock that runs while the machine is suspended, and the boot that they count from. */
-type ContactRecord = { bootId: string; uptime: number };
+/**
+ * The file `contact`: seconds of the clock that runs while the machine is suspended, and the boot that they count from.
+ * `running`: unset until the command was seen running, or if an earlier version wrote the file.
+ */
+type ContactRecord = { bootId: string; uptime: number; running?: RunningSpan | undefined };
+
+/** When the engine reported the command as running, first and last, in epoch milliseconds of the worker. */
+export type RunningSpan = { from: number; until: number };
 
 /** The agent may need this long after the end of its lease to notice it and to kill the command. */
 const LEASE_MARGIN_MS = 60_000;
-/** How often the time of the last request is stored. */
+/** How often the file `contact` is written. */
 const CONTACT_S = 5;
+/** Longer than an agent waits before it repeats a request. */
+const REFUSED_LOG_S = 10;
 /** Bytes before the text of a frame, and the line end after it. */
 const FRAME_BYTES = 17;
 /** Lines of the supervisor itself, beyond the limits of the log. */
@@ -96,6 +105,9 @@ export class AgentSession {
   #lastRequest = 0;
   /** Seconds of the clock that runs while the machine is suspended. */
   #contactAt: number;
+  #running: RunningSpan | undefined;
+  /** When a part of the log was refused because of the disk, in the same seconds. */
+  #logRefusedAt = Number.NEGATIVE_INFINITY;
   #contactStoredAt = Number.NEGATIVE_INFINITY;
   #isClosed = false;
   /** Serializes the requests that write the log. */
@@ -109,17 +121,17 @@ export class AgentSession {
     this.#folder = folder;
     this.#record = record;
     this.#locate = locate;
-    this.#contactAt = this.#readContact() ?? uptime();
+    const contact = this.#readContact();
+    this.#running = contact?.running;
+    // Unknown after a restart of the machine, or on another machine: the lease is then counted anew, because the clock of
+    // the day may have jumped.
+    this.#contactAt = contact?.bootId === readBootId() ? contact.uptime : uptime();
   }
 
-  /**
-   * When the last request to the previous process was. Unknown after a restart of the machine, or on another machine: the
-   * lease is then counted anew, because the clock of the day may have jumped.
-   */
-  #readContact(): number | undefined {
+  /** What the previous process has stored. */
+  #readContact(): ContactRecord | undefined {
     try {
-      const contact: ContactRecord = JSON.parse(readFileSync(this.#file('contact'), 'utf8'));
-      return contact.bootId === readBootId() ? contact.uptime : undefined;
+      return JSON.parse(readFileSync(this.#file('contact'), 'utf8'));
     } catch {
       // There was no request yet, or the file was being written when the process was killed.
       return undefined;
@@ -138,6 +150,27 @@ export class AgentSession {
   /** Whether the agent has been silent for so long that it has certainly killed the command. */
   get isLeaseOver(): boolean {
     return this.silentMs > this.#record.leaseMs + LEASE_MARGIN_MS;
+  }
+
+  /** When the worker has seen the command running, whatever its agent reports; undefined: never. */
+  get running(): RunningSpan | undefined {
+    return this.#running;
+  }
+
+  /**
+   * Records that the engine reports the command as running, and that its end was not received. The command may have ended all
+   * the same while this server refuses the rest of its log, so that time is not recorded.
+   */
+  noteRunning(): void {
+    if (uptime() - this.#logRefusedAt < REFUSED_LOG_S) return;
+    const now = Date.now();
+    this.#running = { from: this.#running?.from ?? now, until: now };
+    this.#storeContact();
+  }
+
+  /** Records that the disk has no room for a part of the log. The agent sends it again. */
+  noteRefusedLog(): void {
+    this.#logRefusedAt = uptime();
   }
 
   /** The agent that has claimed the attempt. */
@@ -234,9 +267,17 @@ export class AgentSession {
   #touch(): void {
     if (this.#isClosed) return;
     this.#contactAt = uptime();
-    if (this.#contactAt - this.#contactStoredAt < CONTACT_S) return;
-    this.#contactStoredAt = this.#contactAt;
-    const contact: ContactRecord = { bootId: readBootId(), uptime: this.#contactAt };
+    this.#storeContact();
+  }
+
+  #storeContact(): void {
+    if (uptime() - this.#contactStoredAt < CONTACT_S) return;
+    this.#contactStoredAt = uptime();
+    const contact: ContactRecord = {
+      bootId: readBootId(),
+      uptime: this.#contactAt,
+      running: this.#running,
+    };
     try {
       writeFileSync(this.#file('contact'), JSON.stringify(contact));
     } catch {
