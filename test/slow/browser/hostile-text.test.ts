@@ -111,6 +111,8 @@ ${script('in a block')}
 
 <svg onload="window.hit=1"><style>@import "https://example.com/x.css"</style></svg>
 
+<svg><input>text in a void element</input><br>x</br></svg>
+
 the end of the guide
 `;
 
@@ -186,7 +188,11 @@ test(
       '/ada/code/file/data.csv': [script('content')],
       '/ada/code/file/data.csv?view=code': [script('content')],
       '/ada/code/file/data.csv?view=blame': [script('subject'), script('content')],
-      '/ada/code/file/guide.md': ['the end of the guide', script('in a block')],
+      '/ada/code/file/guide.md': [
+        'the end of the guide',
+        'text in a void element',
+        script('in a block'),
+      ],
       '/ada/code/file/study.ipynb': [script('source'), script('output'), script('error')],
       '/ada/code/file/picture.svg': ['picture.svg'],
       '/ada/code/commits': [script('subject')],

@@ -166,6 +166,24 @@ test('Markdown, tables, notebooks and images have a preview and a code view', as
   visitor.expectQuiet();
 });
 
+test('a README whose preview fails is shown as text', async () => {
+  await repository('failing');
+  await commit('failing', 'Begin', { 'README.md': '# Not a heading\n' });
+  await using visitor = await visit(browser, app, { as: ada });
+  const { page } = visitor;
+  await page.route('**/assets/markdown-*.js', (route) =>
+    route.fulfill({
+      contentType: 'text/javascript',
+      body: 'throw new Error("The preview is broken.");',
+    }),
+  );
+  await page.goto('/ada/failing');
+  await page.getByText('The preview is broken.').waitFor();
+  await page.getByText('# Not a heading').waitFor();
+  await page.getByRole('link', { name: 'README.md', exact: true }).waitFor();
+  await expectUsable(page);
+});
+
 test('diffs mark changed words, history is grouped by day, branches show their distance', async () => {
   await repository('changed');
   await commit('changed', 'Begin', { 'main.ts': 'const answer = 41;\nlet rest;\n' });

@@ -14,6 +14,7 @@ import { languageOf } from './highlight.ts';
 import { LastCommit } from './last-commit.tsx';
 import type { MarkdownProps } from './markdown.tsx';
 import { PathBreadcrumbs } from './path.tsx';
+import { PreviewBoundary } from './preview-boundary.tsx';
 import { RefPicker } from './ref-picker.tsx';
 import { HighlightedLine, useTokens } from './tokens.tsx';
 
@@ -138,17 +139,15 @@ function FileView({
             ) : shown === 'blame' ? (
               <Blame namespace={namespace} name={name} path={path} ref={ref} content={content} />
             ) : shown === 'preview' && preview ? (
-              <Suspense fallback={<LoadingSkeleton />}>
-                <Preview
-                  kind={preview}
-                  namespace={namespace}
-                  repository={name}
-                  path={path}
-                  linkRef={linkRef}
-                  revision={ref}
-                  text={content}
-                />
-              </Suspense>
+              <Preview
+                kind={preview}
+                namespace={namespace}
+                repository={name}
+                path={path}
+                linkRef={linkRef}
+                revision={ref}
+                text={content}
+              />
             ) : (
               <CodeView path={path} content={content} />
             )}
@@ -203,6 +202,16 @@ const Notebook = lazy(() => import('./notebook.tsx'));
 
 /** The text is untrusted: each preview component limits what it can load or link, and none runs its scripts. */
 function Preview({ kind, ...props }: { kind: PreviewKind } & MarkdownProps) {
+  return (
+    <PreviewBoundary key={props.text} text={props.text}>
+      <Suspense fallback={<LoadingSkeleton />}>
+        <PreviewOf kind={kind} {...props} />
+      </Suspense>
+    </PreviewBoundary>
+  );
+}
+
+function PreviewOf({ kind, ...props }: { kind: PreviewKind } & MarkdownProps) {
   if (kind === 'table') return <Table text={props.text} path={props.path} />;
   if (kind === 'notebook') return <Notebook {...props} />;
   return (

@@ -30,6 +30,7 @@ import { RepositoryFrame } from './frame.tsx';
 import { languageOf } from './highlight.ts';
 import { LastCommit } from './last-commit.tsx';
 import { PathBreadcrumbs } from './path.tsx';
+import { PreviewBoundary } from './preview-boundary.tsx';
 import { RefPicker } from './ref-picker.tsx';
 
 /** Entries per step: a browser would take a minute to draw a folder of 100,000 entries. */
@@ -251,16 +252,18 @@ function Readme({ namespace, name, path, ref, defaultBranch }: FolderProps) {
       {/\.txt$|readme$/i.test(path) ? (
         <pre className="overflow-x-auto text-[13px] whitespace-pre-wrap">{content}</pre>
       ) : (
-        <Suspense fallback={<LoadingSkeleton />}>
-          <Markdown
-            namespace={namespace}
-            repository={name}
-            path={path}
-            linkRef={ref}
-            revision={revision}
-            text={content}
-          />
-        </Suspense>
+        <PreviewBoundary key={content} text={content}>
+          <Suspense fallback={<LoadingSkeleton />}>
+            <Markdown
+              namespace={namespace}
+              repository={name}
+              path={path}
+              linkRef={ref}
+              revision={revision}
+              text={content}
+            />
+          </Suspense>
+        </PreviewBoundary>
       )}
     </section>
   );

@@ -34,7 +34,7 @@ export default function Markdown({ text, path, ...source }: MarkdownProps) {
     <div className="markdown min-w-0 break-words">
       <ReactMarkdown
         remarkPlugins={[remarkGfm, remarkMath, [remarkDollars, text]]}
-        rehypePlugins={[rehypeRaw, rehypeSanitize]}
+        rehypePlugins={[rehypeRaw, rehypeSanitize, rehypeVoid]}
         components={{
           a: ({ node: _, href = '', children, ...rest }) => (
             <RelativeLink {...source} from={path} href={href} {...rest}>
@@ -122,6 +122,24 @@ export function CodeBlock({ text, language }: { text: string; language?: string 
       </code>
     </Block>
   );
+}
+
+/** Elements that cannot have children: React throws an error for one that has. */
+const VOID_ELEMENTS = new Set(
+  'area base br col embed hr img input link meta source track wbr'.split(' '),
+);
+
+/** Moves children of void elements behind them: in `<svg>`, where HTML's rules do not apply, parsers accept such children. */
+function rehypeVoid() {
+  return function transform(node: HtmlNode): void {
+    if (!node.children) return;
+    node.children = node.children.flatMap((child) =>
+      VOID_ELEMENTS.has(child.tagName ?? '')
+        ? [child, ...(child.children?.splice(0) ?? [])]
+        : child,
+    );
+    for (const child of node.children) transform(child);
+  };
 }
 
 type TextNode = {
