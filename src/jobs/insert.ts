@@ -31,12 +31,15 @@ export type JobData = Omit<
   | 'env'
   | 'inputs'
   | 'identity'
+  | 'matrixValues'
   | 'costPerHour'
   | 'maxCost'
 > & {
   env: Prisma.InputJsonObject;
   inputs: string;
   identity: JobIdentity | null;
+  /** As JSON, because the driver would write a list as an array of PostgreSQL. */
+  matrixValues: string | null;
   costPerHour: string;
   maxCost: string | null;
 };

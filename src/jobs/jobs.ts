@@ -130,6 +130,14 @@ export async function createJob<S extends Select>(
   return { job, env: input.env ?? [] };
 }
 
+/** The value of a key of a matrix in the combination of a job. */
+export type MatrixValue = { key: string; value: string };
+
+/** Empty for a job without a matrix. */
+export function readMatrixValues({ matrixValues }: { matrixValues: unknown }): MatrixValue[] {
+  return (matrixValues ?? []) as MatrixValue[];
+}
+
 export type NewJob = {
   namespace: { id: string; name: string; plan: Plan };
   request: Omit<ReturnType<typeof checkRequest>, 'inputs' | 'needs'> & {
@@ -142,6 +150,8 @@ export type NewJob = {
   rerunOfId?: string;
   /** For a rerun: the place of the original in its array. */
   arrayPlace?: { arrayIndex: number | null; arraySize: number | null };
+  /** The values of its combination of a matrix; none for other jobs. */
+  matrixValues?: readonly MatrixValue[];
   /** The command is that of a file at the commit, so nobody chose it for this job (`Job.commandFromRef`). */
   commandFromRef?: boolean;
 };
@@ -224,7 +234,15 @@ function sealSecrets(
 export async function prepareJob(
   services: { db: Db; pool: pg.Pool; urls: Urls },
   viewer: Viewer,
-  { namespace, request, source, rerunOfId, arrayPlace, commandFromRef = false }: NewJob,
+  {
+    namespace,
+    request,
+    source,
+    rerunOfId,
+    arrayPlace,
+    matrixValues = [],
+    commandFromRef = false,
+  }: NewJob,
 ): Promise<PreparedJob> {
   const author = demandAccount(viewer);
   const {
@@ -271,6 +289,7 @@ export async function prepareJob(
     rerunOfId: rerunOfId ?? null,
     arrayIndex: arrayPlace?.arrayIndex ?? null,
     arraySize: arrayPlace?.arraySize ?? null,
+    matrixValues: matrixValues.length > 0 ? JSON.stringify(matrixValues) : null,
   };
   return { data, secrets, labels };
 }

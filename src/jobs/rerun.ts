@@ -23,7 +23,7 @@ import {
 import type { Need } from './dependencies/request.ts';
 import { readJobIdentity } from './identity.ts';
 import { demandInputs, readInputs } from './inputs.ts';
-import { findNamespace, insertJob, type JobKey } from './jobs.ts';
+import { findNamespace, insertJob, type JobKey, readMatrixValues } from './jobs.ts';
 import {
   checkJobName,
   checkRequest,
@@ -87,6 +87,7 @@ const settingsColumns = {
   inputs: true,
   arrayIndex: true,
   arraySize: true,
+  matrixValues: true,
   concurrencyGroup: true,
   onConflict: true,
   needs: {
@@ -144,7 +145,8 @@ export async function rerunJob<S extends Select>(
     const name = newName ?? (await nextName(services, namespace.id, job));
     const request = { ...checkRequest({ ...settings, name }), inputs, needs };
     const arrayPlace = { arrayIndex, arraySize };
-    const newJob = { namespace, request, source, rerunOfId: job.id, arrayPlace };
+    const matrixValues = readMatrixValues(job);
+    const newJob = { namespace, request, source, rerunOfId: job.id, arrayPlace, matrixValues };
     try {
       return await insertJob(services, viewer, newJob, select);
     } catch (error) {

@@ -12,6 +12,7 @@ import { resolveInputs } from './inputs.ts';
 import {
   insertJobs,
   type JobToInsert,
+  type MatrixValue,
   moveToCancelled,
   prepareJob,
   readHoldingAttempts,
@@ -28,6 +29,8 @@ type RunJob = {
   request: ReturnType<typeof checkRequest>;
   /** Positions of earlier jobs of the list. */
   needs: readonly { job: number; when: NeedCondition }[];
+  /** The values of its combination of a matrix; none without a matrix. */
+  matrixValues: readonly MatrixValue[];
   /** How many jobs with the same key may run at once. */
   maxParallel: number | null;
 };
@@ -53,13 +56,14 @@ export async function insertRunJobs(
 ): Promise<void> {
   const siblings = new Map(jobs.map(({ request }) => [request.name, request]));
   const prepared: JobToInsert[] = [];
-  for (const { key, request, needs, maxParallel } of jobs) {
+  for (const { key, request, needs, matrixValues, maxParallel } of jobs) {
     const { inputs: named } = request;
     const inputs = await resolveInputs({ db: tx }, creator, namespace.id, named, siblings);
     const job = await prepareJob(services, creator, {
       namespace,
       request: { ...request, inputs, needs: [] },
       source,
+      matrixValues,
       commandFromRef: isFromRef,
     });
     prepared.push({

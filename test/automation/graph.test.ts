@@ -56,6 +56,34 @@ async function statusesOf(name: string, sha: string) {
 
 const RERUN = `mutation ($input: RerunRunInput!) { rerunRun(input: $input) { run { number jobs { runJob } } } }`;
 
+test('jobs of a matrix have the values of their combination, also reruns', async () => {
+  await create(
+    'grid',
+    'jobs: { train: { on: { push: true }, matrix: { seed: [1, 2], lr: ["0.10"] }, command: echo } }',
+  );
+  await ended('grid');
+  const { rerunJob } = await ada.gql(
+    'mutation ($input: RerunJobInput!) { rerunJob(input: $input) { job { matrixValues { key value } } } }',
+    { input: { namespace: 'ada', name: 'train-1-2' } },
+  );
+  const { run } = (
+    await ada.gql(
+      '{ repository(namespace: "ada", name: "grid") { run(number: 1) { jobs { matrixValues { key value } } } } }',
+    )
+  ).repository;
+  const second = {
+    matrixValues: [
+      { key: 'seed', value: '2' },
+      { key: 'lr', value: '0.10' },
+    ],
+  };
+  expect(run.jobs).toEqual([
+    { matrixValues: [{ key: 'seed', value: '1' }, second.matrixValues[1]] },
+    second,
+  ]);
+  expect(rerunJob.job).toEqual(second);
+});
+
 test('jobs run in the order of their needs, and the commit has a status for each', async () => {
   const sha = await create(
     'good',

@@ -121,6 +121,22 @@ test('a run is shown, waited for, repeated and cancelled', async () => {
   expect([odd.code, odd.stderr]).toEqual([2, expect.stringContaining('hexadecimal digits')]);
 });
 
+test('jobs of a matrix are shown with their values', async () => {
+  await using user = await LoamUser.open(ada);
+  await user.loam(['repo', 'create', 'grid', '--init']);
+  await commitJobs(
+    ada,
+    'grid',
+    'jobs: { train: { on: { manual: true }, matrix: { seed: [1, 2], lr: ["0.10"] }, command: x } }',
+  );
+  await user.loam(['start', '--repo', 'grid']);
+  expect(await user.loam(['job', 'train-1-2'])).toContain('matrix\tseed=2 lr=0.10\n');
+  for (const command of [['runs', 'show', '--repo', 'grid'], ['jobs']]) {
+    const { stdout } = await user.inTerminal(command).result();
+    expect(stdout).toContain('ada/train-1-2 (seed=2 lr=0.10)');
+  }
+});
+
 test('a run of a push that may not create jobs is approved', async () => {
   await using user = await LoamUser.open(ada);
   await user.loam(['repo', 'create', 'careful', '--init']);

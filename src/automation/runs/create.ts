@@ -255,6 +255,7 @@ export async function startJobs(
         })),
       }),
       needs: job.needs,
+      matrixValues: Object.entries(job.combination).map(([key, value]) => ({ key, value })),
       maxParallel: job.maxParallel,
     })),
   });

@@ -62,7 +62,7 @@ function addLists(program: Program): void {
       printTable(
         ['NAME', 'STATUS', 'HARDWARE', 'CREATED', 'RUNTIME', 'COST', 'COMMAND'],
         jobs.map((job) => [
-          `${job.namespace}/${job.name}`,
+          nameWithValues(job),
           { text: fromEnum(job.status), colour: JOB_COLOURS[job.status] },
           hardware(job),
           ago(job.createdAt),
@@ -107,6 +107,16 @@ async function readAttempts(client: Client, { namespace, name }: Job) {
   return job?.attempts.nodes ?? [];
 }
 
+/** The name of a job; on a terminal, where no program reads the table, with the values of its matrix. */
+export function nameWithValues(job: Pick<JobInfo, 'namespace' | 'name' | 'matrixValues'>): string {
+  const name = `${job.namespace}/${job.name}`;
+  return isTerminal && job.matrixValues.length > 0 ? `${name} (${describeValues(job)})` : name;
+}
+
+function describeValues({ matrixValues }: Pick<JobInfo, 'matrixValues'>): string {
+  return matrixValues.map(({ key, value }) => `${key}=${value}`).join(' ');
+}
+
 export const JOB_COLOURS: Record<JobStatus, Colour> = {
   QUEUED: 'yellow',
   RUNNING: 'blue',
@@ -129,6 +139,7 @@ function describe(job: JobInfo, url: string): [string, string | null | undefined
     ['progress', job.progress],
     ['exit code', job.exitCode?.toString()],
     ['command', job.command],
+    ['matrix', describeValues(job)],
     ['repository', [job.repo, job.branch].filter(Boolean).join('@')],
     ['commit', job.commitSha],
     ['image', job.image],

@@ -24,7 +24,7 @@ import {
 } from '../terminal.ts';
 import { formatProblem, JOBS_FILE, urlOfRun } from './automation.ts';
 import { announced } from './follow.ts';
-import { JOB_COLOURS } from './jobs.ts';
+import { JOB_COLOURS, nameWithValues } from './jobs.ts';
 
 const LIST = graphql(`
   query ListRuns($namespace: String!, $name: String!, $first: Int!, $ref: String) {
@@ -41,7 +41,7 @@ const READ = graphql(`
       run(number: $number) {
         id number status trigger ref sha title actor approvedBy createdAt startedAt completedAt
         problems { line column message }
-        jobs { namespace name runJob status progress exitCode runtimeSeconds }
+        jobs { namespace name runJob matrixValues { key value } status progress exitCode runtimeSeconds }
       }
     }
   }
@@ -118,7 +118,7 @@ export function addRunsCommands(program: Program): void {
       printTable(
         ['JOB', 'STATUS', 'RUNTIME', 'EXIT CODE', 'PROGRESS'],
         run.jobs.map((job) => [
-          `${job.namespace}/${job.name}`,
+          nameWithValues(job),
           { text: fromEnum(job.status), colour: JOB_COLOURS[job.status] },
           isTerminal ? duration(job.runtimeSeconds) : `${job.runtimeSeconds}`,
           `${job.exitCode ?? ''}`,

@@ -44,6 +44,8 @@ export type JobInfo = {
   completedAt: string | null;
   createdBy: { username: string } | null;
   labels: readonly { key: string; value: string }[];
+  /** The values of its combination of a matrix; empty for other jobs. */
+  matrixValues: readonly { key: string; value: string }[];
   environmentNames: readonly string[];
   secretNames: readonly string[];
   /** What the job may do in Loam while it runs; null: nothing. */

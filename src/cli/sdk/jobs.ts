@@ -27,7 +27,7 @@ const JOB_FIELDS = graphql(`
   fragment JobFields on Job {
     id namespace name status progress command repo branch commitSha snapshot image gpu gpuCount cpu memoryGb diskGb
     region timeoutMinutes maxCost idleTimeoutMinutes retries retryCount outputPath exitCode costPerHour totalCost runtimeSeconds
-    createdAt startedAt completedAt createdBy { username } labels { key value } environmentNames secretNames
+    createdAt startedAt completedAt createdBy { username } labels { key value } matrixValues { key value } environmentNames secretNames
     storedSecretNames storedVariableNames permissions { repo jobs } idTokens { variable audience }
     inputs { jobName path to } rerunOf { name } artifacts { fileCount sizeBytes path }
   }

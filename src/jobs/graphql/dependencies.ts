@@ -5,7 +5,7 @@ import { builder } from '../../platform/schema/builder.ts';
 import { selectOf } from '../../platform/schema/select.ts';
 import { countArrayJobs } from '../dependencies/arrays.ts';
 import { DEPENDENCY_RULES } from '../dependencies/request.ts';
-import { findJob } from '../jobs.ts';
+import { findJob, type MatrixValue } from '../jobs.ts';
 import { defineEnum, JobStatus } from './enums.ts';
 
 const JobNeedCondition = defineEnum(
@@ -123,6 +123,16 @@ export const JobArray = builder.objectRef<ArrayRow>('JobArray').implement({
       complexity: { field: 10 },
       description: 'The number of its jobs in each status, without deleted jobs.',
       resolve: ({ id }, _args, { services }) => countArrayJobs(services, id),
+    }),
+  }),
+});
+
+export const JobMatrixValue = builder.objectRef<MatrixValue>('JobMatrixValue').implement({
+  description: 'A value of the combination of a matrix from which a job was created.',
+  fields: (t) => ({
+    key: t.exposeString('key', { description: 'The key in the matrix.' }),
+    value: t.exposeString('value', {
+      description: 'The value, which the job has in the variable with the name of the key.',
     }),
   }),
 });

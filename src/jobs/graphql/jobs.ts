@@ -29,7 +29,7 @@ import * as runtime from '../runtime.ts';
 import { MAX_POINTS, readUsagePoints } from '../usage-history.ts';
 import { toAnalytics } from '../usage-sampling.ts';
 import { AttemptConnection } from './attempts.ts';
-import { JobArray, JobConcurrency, JobNeed } from './dependencies.ts';
+import { JobArray, JobConcurrency, JobMatrixValue, JobNeed } from './dependencies.ts';
 import { Gpu, JobSort, JobStatus, Region } from './enums.ts';
 import { JobFilter, JobLabel } from './filters.ts';
 import { IdToken, JobPermissions } from './identity.ts';
@@ -205,6 +205,13 @@ export const Job = builder.prismaNode('Job', {
       nullable: true,
       description:
         'The `JOB_ARRAY_INDEX` of the job, from 0, also of a rerun; null for jobs without an array.',
+    }),
+    matrixValues: t.field({
+      type: [JobMatrixValue],
+      description:
+        'The values of its combination of a `matrix`, in the order of the file; empty for other jobs.',
+      select: { matrixValues: true },
+      resolve: (job) => jobs.readMatrixValues(job),
     }),
     concurrency: t.field({
       type: JobConcurrency,

@@ -78,7 +78,8 @@ test.each([1280, 390])(
     await page.goto('/ada/model/runs/1');
     await page.locator('[data-step="train"]').waitFor();
     expect(await page.locator('[data-step]').count()).toBe(4);
-    await page.locator('[data-job="train-1-3"]').waitFor();
+    await page.locator('[data-step="train"]').getByText('seed=2').waitFor();
+    await page.locator('[data-job="train-1-3"]').getByText('seed=3').waitFor();
     await expectUsable(page);
     await setTheme(page, 'dark');
     await expectContrast(page);

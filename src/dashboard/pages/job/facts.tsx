@@ -3,7 +3,7 @@ import type { ResultOf } from '../../graphql/graphql.ts';
 import { CopyButton } from '../../ui/copy.tsx';
 import { formatDuration, formatMoney, shortSha } from '../../ui/format.ts';
 import { isFinished } from '../../ui/status.tsx';
-import { useRuntime } from '../jobs/job-row.tsx';
+import { describeValues, useRuntime } from '../jobs/job-row.tsx';
 import { Dependencies } from './dependencies.tsx';
 import type { JobFacts } from './queries.ts';
 import { Setting } from './setting.tsx';
@@ -87,6 +87,11 @@ export function JobSettings({ job }: { job: JobData }) {
               #{job.run.number}
             </Link>{' '}
             · {job.runJob}
+          </Setting>
+        )}
+        {job.matrixValues.length > 0 && (
+          <Setting name="Matrix">
+            <code className="text-[13px] break-all">{describeValues(job.matrixValues)}</code>
           </Setting>
         )}
         {job.image && (

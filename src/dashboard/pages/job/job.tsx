@@ -9,6 +9,7 @@ import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { PageTitle } from '../../ui/page.tsx';
 import { isFailed, isFinished, JobStatusBadge } from '../../ui/status.tsx';
 import { RelativeTime, useInterval } from '../../ui/time.tsx';
+import { describeValues } from '../jobs/job-row.tsx';
 import { NamespaceTabs } from '../namespace/tabs.tsx';
 import { JobActions } from './actions.tsx';
 import { Artifacts } from './artifacts.tsx';
@@ -69,6 +70,11 @@ function Job({
       >
         <div className="flex flex-wrap items-center gap-x-3 gap-y-1">
           <JobStatusBadge status={status} />
+          {job.matrixValues.length > 0 && (
+            <span className="font-mono text-[13px] break-all" data-values>
+              {describeValues(job.matrixValues)}
+            </span>
+          )}
           <span>
             created <RelativeTime at={job.createdAt} />
             {job.createdBy && ` by ${job.createdBy.username}`}

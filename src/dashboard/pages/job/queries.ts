@@ -34,6 +34,7 @@ export const JobFacts = graphql(`
     needs { name when runJob job { id name status } }
     array { id name size }
     arrayIndex
+    matrixValues { key value }
     concurrency { group onConflict }
     inputs { jobName path to job { id name } }
     environmentNames

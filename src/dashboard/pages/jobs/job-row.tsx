@@ -21,6 +21,7 @@ export const JobRowData = graphql(`
     repo
     branch
     labels { key value }
+    matrixValues { key value }
   }
 `);
 
@@ -59,6 +60,11 @@ export function JobRow({
               {showNamespace && <span className="font-normal text-dim">{job.namespace} / </span>}
               {job.name}
             </Link>
+            {job.matrixValues.length > 0 && (
+              <span className="font-mono text-[13px] break-all" data-values>
+                {describeValues(job.matrixValues)}
+              </span>
+            )}
             {job.labels.map(({ key, value }) => (
               <span key={key} className="rounded bg-hover px-1.5 text-xs text-dim">
                 {value ? `${key}=${value}` : key}
@@ -85,6 +91,11 @@ export function JobRow({
       </div>
     </li>
   );
+}
+
+/** The values of a combination of a matrix: `seed=1 lr=0.1`. */
+export function describeValues(values: readonly { key: string; value: string }[]): string {
+  return values.map(({ key, value }) => `${key}=${value}`).join(' ');
 }
 
 /**

@@ -1,10 +1,14 @@
 /** Places the jobs of a run in columns: each job to the right of the jobs that it needs. */
 
 export type Step = { name: string; needs: readonly { job: string }[] };
-export type PlacedStep = { name: string; column: number; row: number };
+/** `top` and `height` in pixels. */
+export type PlacedStep = { name: string; column: number; top: number; height: number };
 export type Edge = { from: PlacedStep; to: PlacedStep };
 
-export function placeSteps(steps: readonly Step[]): { placed: PlacedStep[]; edges: Edge[] } {
+export function placeSteps(
+  steps: readonly Step[],
+  { gap, heightOf }: { gap: number; heightOf: (name: string) => number },
+): { placed: PlacedStep[]; edges: Edge[] } {
   const byName = new Map(steps.map((step) => [step.name, step]));
   const columns = new Map<string, number>();
   // The server refuses cycles. One in old data must not hang the page.
@@ -19,12 +23,13 @@ export function placeSteps(steps: readonly Step[]): { placed: PlacedStep[]; edge
     columns.set(name, column);
     return column;
   };
-  const rows = new Map<number, number>();
+  const heights = new Map<number, number>();
   const placed = steps.map(({ name }) => {
     const column = columnOf(name, 0);
-    const row = rows.get(column) ?? 0;
-    rows.set(column, row + 1);
-    return { name, column, row };
+    const top = heights.get(column) ?? 0;
+    const height = heightOf(name);
+    heights.set(column, top + height + gap);
+    return { name, column, top, height };
   });
   const places = new Map(placed.map((place) => [place.name, place]));
   const edges = steps.flatMap(({ name, needs }) =>

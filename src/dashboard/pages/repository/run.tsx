@@ -4,10 +4,11 @@ import { type FragmentOf, graphql, type ResultOf, readFragment } from '../../gra
 import { useLiveSubscription } from '../../live/follow.ts';
 import { useCoalescedRefetch } from '../../live/refetch.ts';
 import { Button } from '../../ui/button.tsx';
+import { formatEnum } from '../../ui/format.ts';
 import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
-import { type JobStatus, JobStatusBadge, RunStatusBadge } from '../../ui/status.tsx';
-import { JobRow, JobRowData } from '../jobs/job-row.tsx';
+import { isFailed, type JobStatus, JobStatusBadge, RunStatusBadge } from '../../ui/status.tsx';
+import { describeValues, JobRow, JobRowData } from '../jobs/job-row.tsx';
 import { mayWrite, type RepositoryData, RepositoryFrame } from './frame.tsx';
 import { placeSteps } from './run-graph.ts';
 import { durationOf, RunSource } from './runs.tsx';
@@ -201,15 +202,24 @@ const WIDTH = 208;
 const HEIGHT = 60;
 const GAP_X = 48;
 const GAP_Y = 16;
+/** Of the line of a combination in the box of a job with a matrix. */
+const LINE_HEIGHT = 24;
+const MAX_LINES = 8;
 
 /** The jobs of the run as a graph: a job stands to the right of those that it needs. */
 function Graph({ run: { steps, jobs } }: { run: Run }) {
-  const { placed, edges } = placeSteps(steps);
+  const jobsOf = Map.groupBy(jobs, ({ runJob }) => runJob);
+  const heightOf = (name: string) => {
+    const { shown, others } = listCombinations(jobsOf.get(name) ?? []);
+    return HEIGHT + LINE_HEIGHT * (shown.length + Math.min(others, 1));
+  };
+  const { placed, edges } = placeSteps(steps, { gap: GAP_Y, heightOf });
   const columns = Math.max(...placed.map(({ column }) => column)) + 1;
-  const rows = Math.max(...placed.map(({ row }) => row)) + 1;
   const x = (column: number) => column * (WIDTH + GAP_X);
-  const y = (row: number) => row * (HEIGHT + GAP_Y);
-  const size = { width: x(columns) - GAP_X, height: y(rows) - GAP_Y };
+  const size = {
+    width: x(columns) - GAP_X,
+    height: Math.max(...placed.map(({ top, height }) => top + height)),
+  };
   return (
     <section aria-labelledby="graph" className="space-y-3">
       <h2 id="graph">Graph</h2>
@@ -217,8 +227,8 @@ function Graph({ run: { steps, jobs } }: { run: Run }) {
         <div className="relative" style={size}>
           <svg {...size} aria-hidden className="absolute inset-0 text-edge">
             {edges.map(({ from, to }) => {
-              const [x1, y1] = [x(from.column) + WIDTH, y(from.row) + HEIGHT / 2];
-              const [x2, y2] = [x(to.column), y(to.row) + HEIGHT / 2];
+              const [x1, y1] = [x(from.column) + WIDTH, from.top + HEIGHT / 2];
+              const [x2, y2] = [x(to.column), to.top + HEIGHT / 2];
               const bend = GAP_X / 2;
               return (
                 <path
@@ -232,14 +242,14 @@ function Graph({ run: { steps, jobs } }: { run: Run }) {
             })}
           </svg>
           <ol>
-            {placed.map(({ name, column, row }) => (
+            {placed.map(({ name, column, top, height }) => (
               <li
                 key={name}
                 className="absolute rounded-md border border-edge bg-card px-3 py-2 text-sm"
-                style={{ left: x(column), top: y(row), width: WIDTH, height: HEIGHT }}
+                style={{ left: x(column), top, width: WIDTH, height }}
                 data-step={name}
               >
-                <StepNode name={name} jobs={jobs.filter(({ runJob }) => runJob === name)} />
+                <StepNode name={name} jobs={jobsOf.get(name) ?? []} />
               </li>
             ))}
           </ol>
@@ -259,13 +269,20 @@ const WORST_FIRST: readonly JobStatus[] = [
   'SUCCEEDED',
 ];
 
-function StepNode({
-  name,
-  jobs,
-}: {
-  name: string;
-  jobs: readonly FragmentOf<typeof JobRowData>[];
-}) {
+type JobData = FragmentOf<typeof JobRowData>;
+
+/** The combinations of a matrix that have a line in the box of the job; those that failed come first. */
+function listCombinations(jobs: readonly JobData[]) {
+  const combinations = jobs
+    .map((job) => readFragment(JobRowData, job))
+    .filter(({ matrixValues }) => matrixValues.length > 0)
+    .sort((a, b) => WORST_FIRST.indexOf(a.status) - WORST_FIRST.indexOf(b.status));
+  const shown = combinations.slice(0, MAX_LINES);
+  return { shown, others: combinations.length - shown.length };
+}
+
+function StepNode({ name, jobs }: { name: string; jobs: readonly JobData[] }) {
+  const { shown, others } = listCombinations(jobs);
   const rows = jobs.map((job) => readFragment(JobRowData, job));
   const [only] = rows;
   const status = WORST_FIRST.find((one) => rows.some((row) => row.status === one));
@@ -294,6 +311,24 @@ function StepNode({
           </span>
         )}
       </p>
+      {shown.length > 0 && (
+        <ul className="mt-1 text-xs" style={{ lineHeight: `${LINE_HEIGHT}px` }}>
+          {shown.map((job) => (
+            <li key={job.id}>
+              <Link
+                to="/$namespace/-/jobs/$job"
+                params={{ namespace: job.namespace, job: job.name }}
+                title={describeValues(job.matrixValues)}
+                className={`block truncate font-mono hover:underline ${isFailed(job.status) ? 'text-bad' : 'text-dim'}`}
+              >
+                {describeValues(job.matrixValues)}
+                <span className="sr-only">: {formatEnum(job.status)}</span>
+              </Link>
+            </li>
+          ))}
+          {others > 0 && <li className="text-dim">and {others} more</li>}
+        </ul>
+      )}
     </>
   );
 }
