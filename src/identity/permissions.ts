@@ -59,7 +59,7 @@ const ACTIONS = {
   'job.deleteAny': { role: 'admin', scope: 'job:write', what: "delete others' jobs" },
   'retention.administer': {
     role: 'admin',
-    scope: 'job:write',
+    scope: null,
     what: 'set when jobs are removed',
   },
   'secret.list': { role: 'write', scope: 'job:read', what: 'see secrets and variables' },

@@ -213,6 +213,36 @@ test('a token reaches no other repository, namespace or internal repository', as
   ).toBe('PERMISSION_DENIED');
 });
 
+test('the rules of a namespace need full rights: neither the token of a job nor the scope for jobs suffices', async () => {
+  const { client } = await startJob(ada, {
+    name: 'ruler',
+    image: 'debian:12',
+    permissions: { jobs: 'WRITE' },
+  });
+  const limits = { name: 'for-jobs', scopes: ['job:write'] };
+  const { body } = await ada.post('/auth/v1/pat', limits);
+  const repositoryId = await createRepository(ada, 'ada', 'ruled');
+  const attempts: [string, object][] = [
+    ['setRetention', { namespace: 'ada', jobDays: 1 }],
+    ['setBudget', { namespace: 'ada', month: '1' }],
+    ['deleteBudget', { namespace: 'ada' }],
+    ['setSecret', { namespace: 'ada', name: 'X', value: 'stolen' }],
+    ['deleteLfsObjects', { repositoryId, oids: ['0'.repeat(64)] }],
+    ['removeMember', { namespace: 'ada', username: 'bob' }],
+  ];
+  for (const limited of [client, app.client(`Bearer ${body.token}`)])
+    for (const [name, input] of attempts) {
+      const type = `${name[0]?.toUpperCase()}${name.slice(1)}Input`;
+      const answer = limited.graphql(
+        `mutation ($input: ${type}!) { ${name}(input: $input) { __typename } }`,
+        { input },
+      );
+      expect([name, await codeOf(answer)]).toEqual([name, 'PERMISSION_DENIED']);
+    }
+  const preview = '{ namespace(name: "ada") { retentionPreview(jobDays: 1) { count } } }';
+  expect(await codeOf(client.graphql(preview))).toBe('PERMISSION_DENIED');
+});
+
 test('a token creates no credentials and no webhooks, changes no repository, and gives no job more than it has', async () => {
   const repositoryId = await createRepository(ada, 'ada', 'guarded');
   const { client } = await startJob(ada, { name: 'attacker', repo: 'ada/guarded', ...ALL });

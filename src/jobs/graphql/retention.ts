@@ -131,7 +131,7 @@ builder.mutationFields((t) => ({
     type: SetRetentionPayload,
     nullable: true,
     description:
-      'Sets when finished jobs of a namespace, their logs and their artifacts are removed. Only for admins. The server begins within ten minutes; what it has removed cannot be restored.',
+      'Sets when finished jobs of a namespace, their logs and their artifacts are removed. Only for admins, with a credential of full rights. The server begins within ten minutes; what it has removed cannot be restored.',
     args: { input: t.arg({ type: SetRetentionInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => ({
       namespaceId: await retention.setRetention(services, viewer, input),
