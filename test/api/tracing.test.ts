@@ -14,6 +14,7 @@ import { remote, Workspace } from '../support/git.ts';
 import { startApp } from '../support/harness.ts';
 import { startCollector, type TakenSpan } from '../support/otlp.ts';
 import { freePort } from '../support/ports.ts';
+import { startProcessClock } from '../support/process-clock.ts';
 import { submit, until, variables } from '../support/submit.ts';
 
 const tracing = (env: Record<string, string>) => readConfig(env).tracing;
@@ -134,7 +135,7 @@ test('an unavailable collector delays neither requests nor the stop, and is logg
   const log = pino({ level: 'warn' }, { write: (line: string) => void logged.push(line) });
   const endpoint = `http://127.0.0.1:${await freePort()}`;
   const timeOf = async (config: Partial<Config>) => {
-    const begun = performance.now();
+    using clock = startProcessClock();
     await using cleanup = new AsyncDisposableStack();
     const app = cleanup.use(await startApp({ config, overrides: { log } }));
     // More than a batch, so that one batch is sent before the server stops.
@@ -142,7 +143,7 @@ test('an unavailable collector delays neither requests nor the stop, and is logg
       await Promise.all(Array.from({ length: 200 }, () => app.anonymous.get('/livez')));
     expect((await app.admin.get('/auth/v1/whoami')).status).toBe(200);
     await cleanup.disposeAsync();
-    return performance.now() - begun;
+    return clock.ms;
   };
   const untraced = await timeOf({});
   const traced = await timeOf({ tracing: tracing({ OTEL_EXPORTER_OTLP_ENDPOINT: endpoint }) });

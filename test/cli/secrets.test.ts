@@ -77,7 +77,7 @@ test('the clone around the user names the repository', async () => {
 test('a value is asked for in a terminal, and not shown', async () => {
   await using user = await LoamUser.open(ada);
   const asked = user.inTerminal(['secret', 'set', 'TYPED', '--namespace', 'ada', '--refs', '**']);
-  await expect.poll(() => asked.stdout, { timeout: 20_000 }).toContain('Value of TYPED');
+  await expect.poll(() => asked.stdout).toContain('Value of TYPED');
   asked.child.stdin?.write('typed-value\r');
   const { stdout } = await asked.result();
   expect(stdout).toContain('Set the secret TYPED of ada, for **.');

@@ -115,7 +115,7 @@ test('readers wait while all processes are in use, and get a process of their ow
 });
 
 test('waiting for a process and using a process both time out', async () => {
-  await using pool = open({ size: 1, timeoutMs: 200 });
+  await using pool = open({ size: 1, timeoutMs: 2_000 });
   const gate = Promise.withResolvers<void>();
   const stuck = pool.use(dir, async (objects) => {
     await gate.promise;

@@ -5,6 +5,7 @@ import { withLockedJobs } from '../../src/jobs/state.ts';
 import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
+import { startProcessClock } from '../support/process-clock.ts';
 import { cancel, job, submit, until } from '../support/submit.ts';
 
 let app: TestApp;
@@ -279,9 +280,9 @@ test('10,000 jobs are cancelled and deleted in a few seconds, and the queue goes
   const input = { namespace: 'eve', filter: { namePrefix: 'big' } };
   const took: number[] = [];
   for (const verb of ['cancel', 'delete'] as const) {
-    const started = performance.now();
+    using clock = startProcessClock();
     const first = await change(eve, verb, input);
-    took.push(performance.now() - started);
+    took.push(clock.ms);
     expect(first).toMatchObject({ matched: 10_000, done: 10_000, skipped: [] });
     expect(await count(verb === 'cancel' ? 'queued' : 'cancelled')).toBe(50);
     const rest = await change(eve, verb, { ...input, after: first.endCursor });
@@ -297,7 +298,7 @@ test('10,000 jobs are cancelled and deleted in a few seconds, and the queue goes
     ['job.cancel', 'job.delete'].map((action) => ({ action, count: 10_050, jobs: 10_050 })),
   );
   for (const ms of took) expect(ms).toBeLessThan(30_000);
-}, 120_000);
+});
 
 test('while thousands of jobs are cancelled and deleted, other jobs of the namespace start at once', async () => {
   await submitLabelled(ada, 'ada', 'crowd', 'exit 0');
@@ -314,15 +315,15 @@ test('while thousands of jobs are cancelled and deleted, other jobs of the names
   })();
   const took: number[] = [];
   while (!isOver) {
-    const started = performance.now();
+    using clock = startProcessClock();
     const name = `meanwhile-${took.length}`;
     await submitLabelled(ada, 'ada', name, 'exit 0');
     await until(ada, 'ada', name, 'SUCCEEDED');
-    took.push(performance.now() - started);
+    took.push(clock.ms);
   }
   await changing;
   for (const ms of took) expect(ms).toBeLessThan(10_000);
-}, 120_000);
+});
 
 test('a job that another transaction has locked is changed when it is unlocked', async () => {
   for (const n of [1, 2, 3]) await submitLabelled(eve, 'eve', `l-${n}`, 'exit 0');

@@ -51,23 +51,20 @@ function bomb(
   return git(dir, ['commit-tree', '-m', 'x', entry.split(' ')[2] as string]);
 }
 
-test('a checkout of ten million files from nine objects is refused before any file is written', async () => {
+test('a checkout of 10^20 files from 22 objects is refused before any file is written', async () => {
   await using at = await folder();
   const from = join(at.path, 'bare.git');
   git(from, ['init', '-q', '--bare']);
-  const sha = bomb(from, { width: 10, depth: 7 });
-  expect(git(from, ['count-objects'])).toMatch(/^9 objects/);
+  const sha = bomb(from, { width: 10, depth: 20 });
+  expect(git(from, ['count-objects'])).toMatch(/^22 objects/);
   const to = join(at.path, 'to');
   const check = (maxBytes: number, maxFiles: number) =>
     checkOut({ from, sha, to, maxBytes, maxFiles });
-  const begun = performance.now();
+  // The tree walk stops at the limit. A walk of all these files would never end.
   await expect(check(2 ** 50, 1e9)).rejects.toThrow(
     new CheckoutTooLarge('The checkout has more than 1000000 files and folders'),
   );
-  const million = performance.now() - begun;
   await expect(check(2 ** 50, 2_000)).rejects.toThrow(/more than 2000 files/);
-  // The tree walk stops at the limit: a walk of all ten million files would take the same time for each limit.
-  expect(performance.now() - begun - million).toBeLessThan(million / 2);
   // A file of one byte takes a block on the disk.
   await expect(check(2 ** 30, 1e9)).rejects.toThrow(
     new CheckoutTooLarge("The checkout is larger than the job's disk of 1 GB"),

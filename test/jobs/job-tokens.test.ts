@@ -163,7 +163,7 @@ test('an open stream of a job ends with the attempt', async () => {
   // Ends within a round of rechecks, while the watched job still runs.
   const text = await response.text();
   expect(text).toContain('event: error');
-}, 15_000);
+});
 
 test('each permission gives no more than it says', async () => {
   const reader = await startJob(ada, { name: 'r', ...REPO, permissions: { repo: 'READ' } });

@@ -19,6 +19,7 @@ import {
 import { eventually } from '../support/eventually.ts';
 import { type FakeRunner, fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
+import { startProcessClock } from '../support/process-clock.ts';
 import { cancel, job, lines, submit, until } from '../support/submit.ts';
 
 async function withAda(app: TestApp): Promise<Client> {
@@ -142,10 +143,10 @@ test('an attempt that was taken for lost is killed at once, and the next attempt
   await run(made.ada, 'paused', 'stubborn; echo up; sleep 600');
   await until(made.ada, 'ada', 'paused', 'RUNNING');
   const { id, jobId } = await db.jobAttempt.findFirstOrThrow({ where: { endedAt: null } });
-  const begun = Date.now();
+  using clock = startProcessClock();
   expect(await endLostAttempt({ db }, { attemptId: id, jobId })).toBe(true);
   await eventually(() => expect(fake.started).toHaveLength(2));
-  expect(Date.now() - begun).toBeLessThan(GRACE_MS);
+  expect(clock.ms).toBeLessThan(GRACE_MS);
   expect(fake.running()).toHaveLength(1);
   await cancel(made.ada, 'ada', 'paused');
 });

@@ -493,7 +493,7 @@ describe('the requests of agents', () => {
 });
 
 /** Jobs with the account of their agent, on this machine. */
-function loopbackRunner(options: { leaseMs?: number } = {}) {
+function loopbackRunner(options: { graceMs?: number } = {}) {
   let engine: LoopbackEngine | undefined;
   return agentRunner(async (dir) => {
     engine ??= new LoopbackEngine(dir);
@@ -546,13 +546,14 @@ describe('jobs on a node', () => {
     );
     expect(outcome).toMatchObject({ exitCode: 3 });
     expect(listCommandLines(name)).toEqual([]);
+    await using strict = await loopbackRunner({ graceMs: 1_000 });
     const stubborn = attemptSpec('trap "" TERM; echo up; while :; do sleep 1; done');
-    const handle = await made.runner.prepare(stubborn, never);
-    await made.runner.start(handle);
+    const handle = await strict.runner.prepare(stubborn, never);
+    await strict.runner.start(handle);
     // Its trap is set.
-    for await (const _ of made.runner.logs(handle, null, never)) break;
-    await made.runner.signal(handle, 'TERM');
-    expect(await made.runner.wait(handle, never)).toMatchObject({ exitCode: 137 });
+    for await (const _ of strict.runner.logs(handle, null, never)) break;
+    await strict.runner.signal(handle, 'TERM');
+    expect(await strict.runner.wait(handle, never)).toMatchObject({ exitCode: 137 });
   });
 
   test('outputs without a line end, closed or with any bytes are stored within the limits', async () => {

@@ -93,8 +93,8 @@ describe('agent', () => {
   });
 
   test('an agent kills its command at the end of its lease, even while a request has no answer', async () => {
-    // Longer than the interval of an agent's reports, which renew the lease until the test cuts the connection.
-    await using made = await loopbackRunner({ leaseMs: 6_000 });
+    // An agent's reports renew the lease until the test cuts the connection, also if the machine pauses for seconds.
+    await using made = await loopbackRunner({ leaseMs: 15_000 });
     const { runner, served } = made;
     const handle = await runner.prepare(attemptSpec('echo up; exec sleep 600'), never);
     await runner.start(handle);

@@ -14,7 +14,7 @@ import { clusterRunner, WAITING_FOR_NODES } from '../support/cluster-runner.ts';
 import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { needs } from '../support/needs.ts';
-import { graceMs, processRunner } from '../support/process-runner.ts';
+import { processRunner } from '../support/process-runner.ts';
 import { listCommandLines } from '../support/processes.ts';
 import {
   allLines,
@@ -27,7 +27,7 @@ import {
 const never = new AbortController().signal;
 describe('fake', () => {
   runnerContract(async () => {
-    const runner = fakeRunner({ graceMs });
+    const runner = fakeRunner();
     return {
       runner,
       again: async () => runner,
@@ -37,7 +37,7 @@ describe('fake', () => {
 });
 
 test('an attempt that was prepared before there were several kinds of runner continues', async () => {
-  const runner = fakeRunner({ graceMs });
+  const runner = fakeRunner();
   const handle = await runner.prepare(attemptSpec('echo old; exit 4'), never);
   const both = composeRunners('auto', { process: runner, docker: fakeRunner() }, () => 'docker');
   expect(await both.attach(handle)).toBe('prepared');
@@ -132,8 +132,8 @@ describe('process, in a sandbox', () => {
 
   test('SIGTERM reaches the whole tree; processes that ignore it are killed after the grace period', async (ctx) => {
     needs(ctx, 'bubblewrap');
-    await using patient = await processRunner('auto', undefined, 20_000);
-    await using strict = await processRunner();
+    await using patient = await processRunner();
+    await using strict = await processRunner('auto', undefined, 1_000);
     const polite = `sh -c 'trap "echo inner; exit" TERM; touch up; while :; do sleep 0.05; done' & trap "echo outer; wait; exit 7" TERM; until [ -e up ]; do sleep 0.01; done; echo up; while :; do sleep 0.05; done`;
     for (const [{ runner }, command, exitCode, said] of [
       [patient, polite, 7, ['inner', 'outer', 'up']],
@@ -197,12 +197,15 @@ describe('process: kernel keyrings', () => {
       ];
       const commands = programs.map(
         (program, at) =>
-          `echo ${program.toString('base64')} | base64 -d > p${at}; chmod +x p${at}; ./p${at}; echo $?`,
+          // Shells print a line when a signal has ended a program.
+          `echo ${program.toString('base64')} | base64 -d > p${at}; chmod +x p${at}; { ./p${at}; } 2>/dev/null; echo $?`,
       );
       const { lines } = await runToEnd(made.runner, attemptSpec(commands.join('\n')));
+      const native = numbers['x86-64'].length * 2;
+      expect(lines.slice(0, native)).toEqual(Array(native).fill(`${ENOSYS}`));
       // A kernel without i386 system calls kills the caller (SIGSEGV).
-      const denied = lines.map((code) => (code === '139' ? `${ENOSYS}` : code));
-      expect(denied).toEqual(programs.map(() => `${ENOSYS}`));
+      for (const code of lines.slice(native)) expect([`${ENOSYS}`, '139']).toContain(code);
+      expect(lines).toHaveLength(programs.length);
     },
   );
 

@@ -6,18 +6,21 @@ import type { ClusterEngine } from '../../src/runners/agent/engine.ts';
 import { PROGRAM } from '../../src/runners/agent/program.ts';
 import { LEASE_MS } from '../../src/runners/agent/protocol.ts';
 import { type AgentRunner, openAgentRunner } from '../../src/runners/agent/runner.ts';
+import { GRACE_MS } from '../../src/runners/runner.ts';
 import { serveAgents } from './loopback-engine.ts';
-
-/** Longer than on this machine alone, because a node may be busy: a command that obeys SIGTERM must not get SIGKILL. */
-const GRACE_MS = 3_000;
 
 /**
  * @param openEngine called again for a second runner, as when the worker is restarted; it gets a folder for the nodes
+ * @param options.graceMs short only for commands that ignore SIGTERM: on a busy machine, others would get SIGKILL first
  * @param options.host address of this machine at which the nodes reach the worker
  */
 export async function agentRunner<E extends ClusterEngine>(
   openEngine: (nodesDir: string) => Promise<E>,
-  { leaseMs = LEASE_MS, host }: { leaseMs?: number; host?: string | undefined } = {},
+  {
+    leaseMs = LEASE_MS,
+    graceMs = GRACE_MS,
+    host,
+  }: { leaseMs?: number; graceMs?: number; host?: string | undefined } = {},
 ) {
   const cleanup = new AsyncDisposableStack();
   const dir = await mkdtemp(join(tmpdir(), 'loam-agent-'));
@@ -36,7 +39,7 @@ export async function agentRunner<E extends ClusterEngine>(
         machine: 'cluster',
         maxJobs: 4,
         agentUrl: served.url,
-        graceMs: GRACE_MS,
+        graceMs,
         leaseMs,
       }),
     );

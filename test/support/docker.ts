@@ -38,13 +38,15 @@ export async function changedImage(from: string, ...command: string[]) {
   };
 }
 
-/** A runner with a folder of its own and a grace period of 300 ms. Disposing it removes all its containers and files. */
+/**
+ * A runner with a folder of its own. Disposing it removes all its containers and files. Give it a short grace period only for
+ * commands that ignore SIGTERM: on a busy machine, others would get SIGKILL first.
+ */
 export async function dockerRunner(options: Partial<DockerRunnerOptions> = {}) {
   const dir = await mkdtemp(join(tmpdir(), 'loam-containers-'));
   const given = {
     dir,
     docker: DOCKER,
-    graceMs: 300,
     // No registry is reachable, so pulls are not retried.
     images: { allowed: null, fallback: BUSYBOX, configFolder: dir, times: { tries: 1 } },
     ...options,

@@ -3,27 +3,27 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect } from 'vitest';
 import { openProcessRunner, type ProcessRunner } from '../../src/runners/process/runner.ts';
-import type { NetworkMode } from '../../src/runners/runner.ts';
+import { GRACE_MS, type NetworkMode } from '../../src/runners/runner.ts';
 import { eventually } from './eventually.ts';
 import { listCommandLines } from './processes.ts';
 
-/** A command that obeys SIGTERM must not get SIGKILL first on a busy machine. */
-export const graceMs = 1_000;
-
 type Sandboxed = 'auto' | 'unshare' | 'none';
 
-/** A process runner with its own folder; disposing it ends all its processes. */
+/**
+ * A process runner with its own folder; disposing it ends all its processes.
+ * @param graceMs short only for commands that ignore SIGTERM: on a busy machine, others would get SIGKILL first
+ */
 export async function processRunner(
   sandbox: Sandboxed = 'auto',
   network?: NetworkMode,
-  grace: number = graceMs,
+  graceMs: number = GRACE_MS,
 ) {
   const dir = await mkdtemp(join(tmpdir(), 'loam-runner-'));
   const opened: ProcessRunner[] = [];
   // A new runner removes the prepared shims of the last one, which here may be preparing more at that moment.
   const again = () =>
     eventually(async () => {
-      const one = await openProcessRunner({ dir, graceMs: grace, sandbox, network });
+      const one = await openProcessRunner({ dir, graceMs, sandbox, network });
       opened.push(one);
       return one;
     });

@@ -82,7 +82,7 @@ export async function entriesOf(
 
 /**
  * Declares the contract tests in the current describe block.
- * @param open opens a runner with a grace period of a second or so
+ * @param open opens a runner with a grace period that a busy machine does not exceed
  * @param wanted the requirements of this runner
  */
 export function runnerContract(open: () => Promise<RunnerUnderTest>, ...wanted: Need[]): void {
@@ -151,7 +151,7 @@ export function runnerContract(open: () => Promise<RunnerUnderTest>, ...wanted: 
     const { runner } = made;
     const handle = await runner.prepare(attemptSpec('echo up; sleep 600'), never);
     await runner.start(handle);
-    // Before the command can handle it, the signal only starts the grace period, which is short in tests.
+    // Before the command can handle it, the signal only starts the grace period.
     const up = new AbortController();
     for await (const _ of runner.logs(handle, null, up.signal)) up.abort();
     await runner.signal(handle, 'TERM');

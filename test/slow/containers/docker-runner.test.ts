@@ -5,7 +5,6 @@ import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
-import type { Outcome } from '../../../src/runners/runner.ts';
 import { BUSYBOX, changedImage, docker, dockerRunner } from '../../support/docker.ts';
 import { eventually } from '../../support/eventually.ts';
 import { needs } from '../../support/needs.ts';
@@ -44,33 +43,36 @@ test('lines that arrive while earlier ones are stored form one batch', async (ct
 
 test('the timeout of a container holds while no server runs', async (ctx) => {
   needs(ctx, 'docker');
-  await using made = await dockerRunner();
-  const { runner } = made;
-  const start = async (command: string, more: Parameters<typeof attemptSpec>[1] = {}) => {
+  await using patient = await dockerRunner();
+  await using strict = await dockerRunner({ graceMs: 300 });
+  const start = async (
+    { runner }: typeof strict,
+    command: string,
+    more: Parameters<typeof attemptSpec>[1] = {},
+  ) => {
     const handle = await runner.prepare(attemptSpec(command, { timeoutMs: 1_000, ...more }), never);
     await runner.start(handle);
     return handle;
   };
   const loop = 'while :; do sleep 0.1; done';
-  const polite = await start(`trap 'echo told; exit 9' TERM; ${loop}`);
-  const stubborn = await start(`trap '' TERM; ${loop}`);
-  const late = await start('sleep 2.5; echo done');
+  const polite = await start(patient, `trap 'echo told; exit 9' TERM; ${loop}`);
+  const stubborn = await start(strict, `trap '' TERM; ${loop}`);
+  const late = await start(patient, 'sleep 1.5; echo done');
   const elsewhere = { image: 'loam-test/debian', env: { PATH: '/nope' } };
-  const pathless = await start('exec /bin/sleep 60', elsewhere);
+  const pathless = await start(patient, 'exec /bin/sleep 60', elsewhere);
   const running = () => docker('ps', '--quiet', '--filter', `name=loam-att_${process.pid}`);
   await eventually(async () => expect(await running()).toBe(''));
-  // The watchdog ends them 3 s after their timeout, or after 1 s of grace more.
+  // The watchdog ends them 3 s after their timeout, or after the grace period.
   for (const [handle, exitCode, said] of [
     [polite, 9, ['told']],
     [stubborn, 137, []],
     [late, 0, ['done']],
     [pathless, 143, []],
   ] as const) {
-    const outcome = await (await made.again()).wait(handle, never);
+    const again = await (handle === stubborn ? strict : patient).again();
+    const outcome = await again.wait(handle, never);
     expect(outcome).toMatchObject({ kind: 'exited', exitCode, timedOut: true });
-    const { startedAt, endedAt } = outcome as Extract<Outcome, { kind: 'exited' }>;
-    expect(endedAt.getTime() - startedAt.getTime()).toBeLessThan(10_000);
-    const lines = (await allLines(runner, handle)).filter((line) => line !== 'Terminated');
+    const lines = (await allLines(again, handle)).filter((line) => line !== 'Terminated');
     expect(lines).toEqual(said);
   }
 });

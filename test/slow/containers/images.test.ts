@@ -295,10 +295,19 @@ describe('pulls', () => {
   );
 
   test('a wrong name fails at once, and temporary failures are retried', async (ctx) => {
-    const { registry, images, add } = await setUp(ctx, { policy: { silenceMs: 300, tries: 3 } });
+    const policy = { silenceMs: 300, tries: 3 };
+    const { registry, images: impatient, add } = await setUp(ctx, { policy });
+    // A registry on a busy machine may be silent for longer than that.
+    const images = openImages(engine, {
+      allowed: () => true,
+      fallback: 'debian',
+      configFolder: await configFolder(),
+      log: createLog('silent'),
+      policy: { tries: 3, pauseMs: 10 },
+    });
     const { name } = await add('team/app');
-    const why = async (image: string) => {
-      const error = await images.ensure(image, () => {}, never).catch((e) => e);
+    const why = async (image: string, { ensure } = images) => {
+      const error = await ensure(image, () => {}, never).catch((e) => e);
       expect(error).toBeInstanceOf(Unstartable);
       return String(error.message).replace(`The image "${image}" cannot be pulled: `, '');
     };
@@ -307,10 +316,8 @@ describe('pulls', () => {
     expect(await why('Not a name')).toBe('"Not a name" is not a valid name of a container image');
 
     registry.mute = true;
-    const begun = Date.now();
-    expect(await why(name)).toBe('the registry does not answer');
-    // Three tries of 300 ms and the pauses between them. By default the limit of silence is 120 seconds.
-    expect(Date.now() - begun).toBeLessThan(30_000);
+    // Three tries at the default limit of silence, 120 seconds, would take longer than the test may.
+    expect(await why(name, impatient)).toBe('the registry does not answer');
     registry.mute = false;
     registry.failing = 503;
     expect(await why(name)).toBe('the registry cannot be reached, or interrupts the transfer');
@@ -318,7 +325,7 @@ describe('pulls', () => {
     expect(await why(name)).toBe("this server has reached the registry's rate limit");
     registry.failing = undefined;
     registry.layers = 'hold';
-    expect(await why(name)).toBe('the registry does not answer');
+    expect(await why(name, impatient)).toBe('the registry does not answer');
     registry.layers = undefined;
     expect(await images.ensure(name, () => {}, never)).toMatchObject({ user: '' });
   });

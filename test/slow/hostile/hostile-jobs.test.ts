@@ -17,11 +17,11 @@ const never = new AbortController().signal;
 const MiB = 2 ** 20;
 
 type Made = AsyncDisposable & { runner: Runner };
-type Options = { limits?: Partial<JobLimits> };
+type Options = { limits?: Partial<JobLimits>; graceMs?: number };
 
 async function processRunner(options: Options = {}): Promise<Made> {
   const dir = await mkdtemp(join(tmpdir(), 'loam-hostile-'));
-  const runner = await openProcessRunner({ dir, graceMs: 300, ...options });
+  const runner = await openProcessRunner({ dir, ...options });
   return {
     runner,
     async [Symbol.asyncDispose]() {
@@ -72,7 +72,7 @@ describe.each(RUNNERS)('%s', (kind, open, wanted) => {
   beforeEach((ctx) => needs(ctx, ...wanted));
 
   test('a process that leaves the tree, ignores SIGTERM and holds the output ends with its job', async () => {
-    await using made = await open();
+    await using made = await open({ graceMs: 300 });
     const { runner } = made;
     const tag = `308.${process.pid}`;
     const daemon = `setsid sh -c 'trap "" TERM; sleep ${tag} & (sleep ${tag} &) ; wait'`;

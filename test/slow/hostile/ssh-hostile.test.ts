@@ -16,13 +16,14 @@ import { freePort } from '../../support/ports.ts';
 import { startServer } from '../../support/process.ts';
 import { makeKey, SshUser, sshUser } from '../../support/ssh-client.ts';
 
+/** Times that clients of a busy machine do not exceed. */
 const LIMITS = {
-  loginMs: 1_500,
+  loginMs: 10_000,
   unauthenticatedPerAddress: 8,
   failuresPerAddressPerMinute: 1_000,
-  idleMs: 2_000,
-  commandMs: 1_000,
-  stalledMs: 3_000,
+  idleMs: 10_000,
+  commandMs: 5_000,
+  stalledMs: 10_000,
   connectionsPerUser: 6,
 } satisfies Partial<SshLimits>;
 

@@ -143,7 +143,7 @@ test('fetches without credentials are queued, and fetches with credentials overt
 
 test('a client that stops sending loses its slot', async () => {
   await using app = await startApp({
-    overrides: { connections: { slowMs: 300, checkMs: 100, bytesPerSecond: 1_024 } },
+    overrides: { connections: { slowMs: 2_000, checkMs: 100, bytesPerSecond: 1_024 } },
   });
   await app.admin.post(REPOSITORIES, { name: 'open', visibility: 'public' });
   const { transfers } = app.app.services.git;

@@ -36,7 +36,7 @@ type Made = Awaited<ReturnType<typeof makeRunner>>;
 
 async function makeRunner(options: Partial<ProcessRunnerOptions> = {}) {
   const dir = options.dir ?? (await mkdtemp(join(tmpdir(), 'loam-limits-')));
-  const opened = { graceMs: 300, ...options, dir };
+  const opened = { ...options, dir };
   const runner = await openProcessRunner(opened);
   return {
     dir,
@@ -582,7 +582,7 @@ test('GPUs of an attempt are not given to another attempt after a restart', asyn
 });
 
 test('the timeout, the grace period and the SIGKILL after it work while no server runs', async () => {
-  await using made = await makeRunner();
+  await using made = await makeRunner({ graceMs: 300 });
   const spec = attemptSpec('trap "echo no" TERM; echo up; while :; do sleep 0.05; done', {
     timeoutMs: 500,
   });

@@ -24,6 +24,7 @@ import { eventually } from '../../support/eventually.ts';
 import { remote, Workspace } from '../../support/git.ts';
 import type { Client } from '../../support/harness.ts';
 import { has } from '../../support/needs.ts';
+import { startProcessClock } from '../../support/process-clock.ts';
 import { startServers } from '../../support/servers.ts';
 import { SshUser, sshUser } from '../../support/ssh-client.ts';
 
@@ -124,11 +125,11 @@ test('the repositories of a stopped server are taken over by another server, and
   const repositories = leaving.services.config.repositoriesDir;
 
   const timeToReadAll = async () => {
-    const began = performance.now();
+    using clock = startProcessClock();
     for (const client of [first, second])
       for (const one of ids)
         expect((await client.get(`/auth/v1/repository/admin/${one}/tree/`)).status).toBe(200);
-    return performance.now() - began;
+    return clock.ms;
   };
   const before = await timeToReadAll();
   await leaving[Symbol.asyncDispose]();
@@ -267,7 +268,7 @@ test('a tunnel between two servers ends with the client, and if the other server
     const url = `http://127.0.0.1:${(dead.address() as AddressInfo).port}`;
     const cluster = { key: randomBytes(32) } as unknown as Cluster;
     const begin = async (gone: AbortSignal, signal: AbortSignal) => {
-      const about = { repositoryId: newId('repo'), head: {}, signal, quietMs: 1_000 };
+      const about = { repositoryId: newId('repo'), head: {}, signal, quietMs: 5_000 };
       const socket = await openTunnel(
         { cluster },
         { id: 'x', baseUrl: url, goneSignal: gone },
@@ -288,7 +289,7 @@ test('a tunnel between two servers ends with the client, and if the other server
     server.abort();
     // A server that is only stopping may still send data for longer than the silence limit.
     for (let i = 0; i < 12; i++) {
-      await delay(100);
+      await delay(500);
       theirs.write('x');
     }
     expect(cut.socket.destroyed).toBe(false);

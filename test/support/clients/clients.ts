@@ -34,7 +34,7 @@ export type GitClient = {
 };
 
 /** A client that runs for longer is killed, and fails. */
-const TIMEOUT_MS = 20_000;
+const TIMEOUT_MS = 240_000;
 
 function run(
   command: string,

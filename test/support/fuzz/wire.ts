@@ -11,7 +11,7 @@ export type Reply = {
 
 export type Wire = Disposable & { send(client: Client, call: Call): Promise<Reply> };
 
-const TIMEOUT_MS = 20_000;
+const TIMEOUT_MS = 120_000;
 
 export function openWire(base: string): Wire {
   const agent = new Agent({ keepAlive: true, maxSockets: 16 });
