@@ -250,11 +250,14 @@ export const GRACE_MS = 30_000;
 /** Maximum bytes of a line. The rest of the line is discarded. */
 export const MAX_LINE_BYTES = 64 * 1024;
 
+/** The end of a line of which the rest was discarded. */
+export const CUT_MARK = ' [cut: the line is over 64 KiB]';
+
 /** The stored text of a line, without a carriage return at its end. */
 export function toMessage(text: string, isCut: boolean): string {
   const message = text.replace(/\r$/, '');
   // The cut may have split a multi-byte character, which then ends with a replacement character.
-  return isCut ? `${message.replace(/\uFFFD$/, '')} [cut: the line is over 64 KiB]` : message;
+  return isCut ? message.replace(/\uFFFD$/, '') + CUT_MARK : message;
 }
 
 /** The last line of a log whose next line would exceed its limits. */
