@@ -111,7 +111,7 @@ ${script('in a block')}
 
 <svg onload="window.hit=1"><style>@import "https://example.com/x.css"</style></svg>
 
-<svg><input>text in a void element</input><br>x</br></svg>
+<svg><input>text in a void element</input><img><input>text in two void elements</input></img><br>x</br></svg>
 
 the end of the guide
 `;
@@ -191,6 +191,7 @@ test(
       '/ada/code/file/guide.md': [
         'the end of the guide',
         'text in a void element',
+        'text in two void elements',
         script('in a block'),
       ],
       '/ada/code/file/study.ipynb': [script('source'), script('output'), script('error')],

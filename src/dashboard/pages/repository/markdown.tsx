@@ -133,12 +133,12 @@ const VOID_ELEMENTS = new Set(
 function rehypeVoid() {
   return function transform(node: HtmlNode): void {
     if (!node.children) return;
+    for (const child of node.children) transform(child);
     node.children = node.children.flatMap((child) =>
       VOID_ELEMENTS.has(child.tagName ?? '')
         ? [child, ...(child.children?.splice(0) ?? [])]
         : child,
     );
-    for (const child of node.children) transform(child);
   };
 }
 
