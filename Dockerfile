@@ -9,6 +9,8 @@ COPY package.json package-lock.json .npmrc tsconfig.json prisma.config.ts ./
 COPY prisma ./prisma
 RUN npm ci
 COPY src ./src
+COPY docs ./docs
+COPY README.md CHANGELOG.md SECURITY.md ./
 COPY deploy/slim.sh ./deploy/
 RUN npm run build && npm run slim
 

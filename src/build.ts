@@ -1,6 +1,6 @@
 /**
- * `npm run build`: builds the programs that the server serves: the dashboard, the `loam` command, the client library, and the
- * agent for the nodes of a cluster. `npm start` rebuilds those whose sources changed; without Vite (`npm ci --omit=dev`) the server
+ * `npm run build`: builds what the server serves: the dashboard, the pages of the documentation, the `loam` command, the client
+ * library, and the agent for the nodes of a cluster. `npm start` rebuilds those whose sources changed; without Vite (`npm ci --omit=dev`) the server
  * uses the existing builds. A build goes to a temporary folder that is then renamed, so that a crash or a concurrent start
  * never leaves a partial build.
  */
@@ -20,8 +20,8 @@ type Target = {
   out: string;
   config: string;
   sources: string;
-  /** Compresses the files of this folder of the build. */
-  compressed?: string;
+  /** Compresses the files of these folders of the build. */
+  compressed?: string[];
 };
 
 const TARGETS: readonly Target[] = [
@@ -30,7 +30,14 @@ const TARGETS: readonly Target[] = [
     out: 'dist/dashboard',
     config: 'src/dashboard/vite.config.ts',
     sources: 'src/dashboard/**/*.*',
-    compressed: 'assets',
+    compressed: ['assets'],
+  },
+  {
+    name: 'the documentation',
+    out: 'dist/docs',
+    config: 'src/dashboard/docs/vite.config.ts',
+    sources: '{*.md,docs/*.*,src/dashboard/{docs/*.*,style.css,pages/repository/highlight.ts}}',
+    compressed: ['assets', 'pages'],
   },
   {
     name: 'the command',
@@ -85,7 +92,7 @@ async function buildTarget(target: Target): Promise<boolean> {
       logLevel: 'warn',
     } as const;
     await inProductionMode(() => build(options));
-    if (target.compressed) await compressFiles(join(outDir, target.compressed));
+    for (const folder of target.compressed ?? []) await compressFiles(join(outDir, folder));
     await writeFile(join(outDir, STAMP), stamp);
     await replaceBuild(outDir, out);
   } finally {

@@ -65,7 +65,7 @@ function printWelcome({ services, ssh, firstToken, firstLink }: App, { admin }: 
   const { base } = services.urls;
   const keys = ssh?.hostKeys.map(({ type, fingerprint }) => `${fingerprint} (${type})`);
   const overSsh = keys ? `\nGit over SSH: ${services.urls.ssh}, host keys ${keys.join(', ')}` : '';
-  const ready = `Loam is ready at ${base}  (GraphQL: ${base}/graphql, REST: ${base}/docs)${overSsh}`;
+  const ready = `Loam is ready at ${base}  (GraphQL: ${base}/graphql, REST: ${base}/docs/api, documentation: ${base}/docs)${overSsh}`;
   const call = 'curl -H "Authorization: Bearer $LOAM_TOKEN"';
   const first = `
 
@@ -84,7 +84,7 @@ Try it:
   ${call} -H 'Content-Type: application/json' -d '{"name": "hello"}' ${base}/auth/v1/repository/${admin.username}
   ${call} ${base}/auth/v1/repository/${admin.username}
 
-Or with the loam command (docs/cli.md):
+Or with the loam command (${base}/docs/cli):
 
   curl -fsSL ${base}/cli/install.sh | sh
   loam login ${base}

@@ -29,7 +29,9 @@ Exit codes: 0 success; 1 failure; 2 wrong usage; 4 not signed in; 5 refused; 69 
 
 Environment: LOAM_URL and LOAM_TOKEN name a server and a credential for it; HTTPS_PROXY, HTTP_PROXY and NO_PROXY are
 obeyed; LOAM_CA names a file with a further certificate authority (PEM): certificates are always checked;
-NO_COLOR turns colours off.`;
+NO_COLOR turns colours off.
+
+Documentation: the page /docs of the server, such as https://loam.example/docs.`;
 
 export function createProgram(): Program {
   const program = new Command('loam')

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { brotliCompressSync, gzipSync } from 'node:zlib';
 import express from 'express';
 import { expect, test } from 'vitest';
-import { serveAssets } from '../../src/api/http/dashboard.ts';
+import { serveAssets } from '../../src/api/http/built-files.ts';
 
 const LONG = 'console.log("a line of a script");\n'.repeat(100);
 

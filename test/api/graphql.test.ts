@@ -254,7 +254,7 @@ test('an unknown path below /graphql gives the same response as any unknown rout
     for (const method of ['GET', 'POST', 'PUT'])
       for (const headers of [undefined, { 'Idempotency-Key': 'k' }]) {
         const answer = await app.admin.request(method, path, { headers });
-        const message = `There is no route ${method} ${path}. See /docs for all routes.`;
+        const message = `There is no route ${method} ${path}. See ${app.base}/docs/api for all routes.`;
         expect([answer.status, answer.body]).toEqual([
           404,
           {

@@ -320,7 +320,7 @@ test('the stream and the downloads are as described', async () => {
 });
 
 test('the reference works offline, under a policy that lets nothing else in', async () => {
-  const { status, text, headers } = await app.anonymous.get('/docs');
+  const { status, text, headers } = await app.anonymous.get('/docs/api');
   expect(status).toBe(200);
   expect(headers.get('content-security-policy')).toContain("default-src 'none'");
   const loaded = [...text.matchAll(/<(?:script|link|img)[^>]+(?:src|href)="([^"]+)"/g)].map(

@@ -207,7 +207,7 @@ test('invalid requests are refused with errors in the format of git-lfs', async 
     expect([body, answer.status]).toEqual([body, status]);
     expect(answer.body).toEqual({
       message: expect.any(String),
-      documentation_url: expect.stringContaining('/docs'),
+      documentation_url: `${app.base}/docs/large-files`,
       request_id: answer.headers.get('x-request-id'),
     });
   }

@@ -2,12 +2,12 @@
  * Serves the dashboard (`src/dashboard`): one HTML document for all pages, and the assets that Vite builds. `npm start`
  * runs the build. Without a build, browsers get the page of `home.ts`.
  */
-import { existsSync, readdirSync, readFileSync } from 'node:fs';
-import { extname, join } from 'node:path';
-import { gunzipSync } from 'node:zlib';
-import type { Request, RequestHandler, Router } from 'express';
+import { existsSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import type { Request, Router } from 'express';
 import express from 'express';
 import { wantsPage } from '../../platform/web/page.ts';
+import { serveAssets } from './built-files.ts';
 import { version } from './diagnostics.ts';
 
 const FOLDER = join(import.meta.dirname, '../../../dist/dashboard');
@@ -100,58 +100,4 @@ function startDataFor({ viewer }: Request) {
       viewer.kind === 'account' ? { username: viewer.username, operator: viewer.operator } : null,
     build: version.build,
   };
-}
-
-/**
- * The assets are held in memory, compressed: about 3 MB. So one server always serves the same build as its document,
- * also while `npm run build` replaces the files on disk.
- */
-const ENCODINGS = { br: '.br', gzip: '.gz' } as const;
-type Encoding = keyof typeof ENCODINGS;
-
-/** The build compresses files in every encoding, except those that are too small. */
-type Asset = { plain: Buffer } | Record<Encoding, Buffer>;
-
-/** The name of an asset contains a hash of its content. */
-const CACHE_CONTROL = 'public,max-age=31536000,immutable';
-
-/** Mounted at the path of the folder; passes on requests for other files. */
-export function serveAssets(folder: string): RequestHandler {
-  const assets = readAssets(folder);
-  return (req, res, next) => {
-    const name = req.path.slice(1);
-    const asset = assets.get(name);
-    if (!asset || (req.method !== 'GET' && req.method !== 'HEAD')) return next();
-    // Browsers list gzip first, but Brotli is a tenth smaller.
-    const ifAccepted = (encoding: Encoding) => (req.acceptsEncodings(encoding) ? encoding : false);
-    const encoding = 'plain' in asset ? false : ifAccepted('br') || ifAccepted('gzip');
-    res.vary('Accept-Encoding');
-    res.set({
-      'Cache-Control': CACHE_CONTROL,
-      'X-Content-Type-Options': 'nosniff',
-      ETag: `"${name}.${encoding || 'plain'}"`,
-    });
-    if (encoding) res.set('Content-Encoding', encoding);
-    res.type(extname(name)).send(encodedBody(asset, encoding));
-  };
-}
-
-function encodedBody(asset: Asset, encoding: Encoding | false): Buffer {
-  if ('plain' in asset) return asset.plain;
-  return encoding ? asset[encoding] : gunzipSync(asset.gzip);
-}
-
-function readAssets(folder: string): Map<string, Asset> {
-  const names = new Set(readdirSync(folder));
-  const read = (name: string) => readFileSync(join(folder, name));
-  const assets = new Map<string, Asset>();
-  for (const name of names) {
-    if (Object.values(ENCODINGS).some((suffix) => name.endsWith(suffix))) continue;
-    const isCompressed = Object.values(ENCODINGS).every((suffix) => names.has(name + suffix));
-    assets.set(
-      name,
-      isCompressed ? { br: read(`${name}.br`), gzip: read(`${name}.gz`) } : { plain: read(name) },
-    );
-  }
-  return assets;
 }

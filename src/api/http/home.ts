@@ -26,7 +26,8 @@ const body = (username: string | null) => `
   </form>`
   }
   <small>
-    <a href="/docs">REST API</a>
+    <a href="/docs">Documentation</a>
+    <a href="/docs/api">REST API</a>
     <a href="/graphql">GraphQL</a>
     <a href="/openapi.json">OpenAPI</a>
     <span>Loam ${version.build}</span>

@@ -30,6 +30,7 @@ import { createClientFiles } from './client-files.ts';
 import { answerPreflights, cors } from './cors.ts';
 import { createDashboard } from './dashboard.ts';
 import { isDatabaseReachable } from './diagnostics.ts';
+import { createDocs } from './docs.ts';
 import { createHomePage } from './home.ts';
 import { idempotency } from './idempotency.ts';
 import type { RateLimits } from './rate-limits.ts';
@@ -87,6 +88,7 @@ export function createHttpApp(
   app.use(validHost);
   const files = express.Router();
   files.use(createApiReference(services, endpoints));
+  files.use(createDocs());
   files.use(createClientFiles(services));
   files.use(schemasRouter());
   files.use(artifactsRouter(services));
@@ -122,7 +124,7 @@ export function createHttpApp(
   app.use((req) => {
     throw new AppError(
       'not_found',
-      `There is no route ${req.method} ${req.path}. See /docs for all routes.`,
+      `There is no route ${req.method} ${req.path}. See ${services.urls.base}/docs/api for all routes.`,
     );
   });
   app.use(errorEdge(services.log));

@@ -47,7 +47,7 @@ const MAX_NAMESPACES = 100;
 
 const EXPLANATION = `
 Each event is posted once to the address of --forward, with the body, headers and signature of webhooks
-(docs/webhooks.md), one after the other. Unlike a webhook, a post that fails is shown and not repeated.
+(/docs/webhooks on the server), one after the other. Unlike a webhook, a post that fails is shown and not repeated.
 ${TYPES.filter((type) => !IS_SENT[type])
   .map(eventName)
   .join(' and ')} are shown only: webhooks do not send them.

@@ -7,6 +7,7 @@ import { startData } from '../start.ts';
 import { Button } from '../ui/button.tsx';
 import { Notices } from '../ui/notices.tsx';
 import { Breadcrumbs } from './crumbs.tsx';
+import { HelpLink } from './help.tsx';
 import { NewMenu, UserMenu } from './menus.tsx';
 import { useShortcuts } from './shortcuts.ts';
 
@@ -70,6 +71,7 @@ export function Shell() {
                 Ctrl K
               </kbd>
             </button>
+            <HelpLink />
             {startData.viewer ? (
               <>
                 <NewMenu />
@@ -95,6 +97,9 @@ export function Shell() {
       <footer className="mx-auto flex w-full max-w-7xl flex-wrap gap-x-4 gap-y-1 px-4 py-6 text-sm text-dim">
         <span>Loam {startData.build}</span>
         <a href="/docs" className="hover:underline">
+          Documentation
+        </a>
+        <a href="/docs/api" className="hover:underline">
           REST
         </a>
         <a href="/graphql" className="hover:underline">

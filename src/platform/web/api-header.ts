@@ -10,12 +10,12 @@ const STYLE = `
 .loam a:focus-visible { outline: 2px solid light-dark(#2f6b2b, #8fca88); outline-offset: 2px; }
 `;
 
-const PAGES = { REST: '/docs', GraphQL: '/graphql' } as const;
+const PAGES = { Documentation: '/docs', REST: '/docs/api', GraphQL: '/graphql' } as const;
 /** Id of the element where the page's own content begins. */
 const CONTENT = { REST: 'reference', GraphQL: 'root' } as const;
 
 /** The header is the same for all users, so browsers may cache the page. */
-export function apiHeader(current: keyof typeof PAGES): { style: string; html: string } {
+export function apiHeader(current: keyof typeof CONTENT): { style: string; html: string } {
   const links = Object.entries(PAGES).map(
     ([name, path]) =>
       `<a href="${path}"${name === current ? ' aria-current="page"' : ''}>${name}</a>`,

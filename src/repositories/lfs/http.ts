@@ -410,7 +410,7 @@ function handleErrors({ log, urls }: { log: Logger; urls: Urls }): ErrorRequestH
     send(res, statusOf(shown), {
       ...(error instanceof AlreadyLockedError && { lock: toLockJson(error.lock) }),
       message: shown.message,
-      documentation_url: `${urls.base}/docs`,
+      documentation_url: `${urls.base}/docs/large-files`,
       request_id: id,
     });
   };

@@ -128,6 +128,7 @@ test('the image contains neither npm, development tools nor files of npm', async
 test('with a read-only file system, the server runs sandboxed jobs and stops cleanly', async () => {
   await using server = await start([...LOCKED, ...SANDBOX]);
   const admin = await server.admin();
+  expect((await admin.get('/docs/jobs')).text).toContain('<h2 id="inputs">');
   await using workspace = await Workspace.open();
   expect((await admin.post('/auth/v1/repository/admin', { name: 'tour' })).status).toBe(201);
   await workspace.git('.', 'clone', '-q', remote(admin, 'admin/tour'), 'tour');

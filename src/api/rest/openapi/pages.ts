@@ -1,4 +1,4 @@
-/** `/openapi.json`, `/openapi.yaml`, and `/docs`: Swagger UI from its npm package, so that it works offline. */
+/** `/openapi.json`, `/openapi.yaml`, and `/docs/api`: Swagger UI from its npm package, so that it works offline. */
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import express, { type RequestHandler, type Router } from 'express';
@@ -24,14 +24,14 @@ const PAGE = `<!doctype html>
   <meta name="viewport" content="width=device-width, initial-scale=1">
   <title>Loam API reference</title>
   <link rel="icon" href="/favicon.svg" type="image/svg+xml">
-  <link rel="stylesheet" href="/docs/swagger-ui.css">
+  <link rel="stylesheet" href="/docs/api/swagger-ui.css">
   <style>body { margin: 0; } ${HEADER.style}</style>
 </head>
 <body>
   ${HEADER.html}
   <main id="reference"></main>
-  <script src="/docs/swagger-ui-bundle.js"></script>
-  <script src="/docs/start.js"></script>
+  <script src="/docs/api/swagger-ui-bundle.js"></script>
+  <script src="/docs/api/start.js"></script>
 </body>
 </html>
 `;
@@ -84,7 +84,7 @@ export function createApiReference({ urls }: Deps, endpoints: readonly Endpoint[
     text('application/json', () => json),
   );
   serve('/openapi.yaml', text('application/yaml', yaml));
-  serve('/docs', (_req, res) => {
+  serve('/docs/api', (_req, res) => {
     res.set({
       'Cache-Control': 'no-cache',
       'Content-Security-Policy': policy,
@@ -94,11 +94,11 @@ export function createApiReference({ urls }: Deps, endpoints: readonly Endpoint[
     res.type('html').send(PAGE);
   });
   serve(
-    '/docs/start.js',
+    '/docs/api/start.js',
     text('text/javascript', () => START),
   );
   for (const name of ASSETS)
-    serve(`/docs/${name}`, (_req, res) =>
+    serve(`/docs/api/${name}`, (_req, res) =>
       res.sendFile(join(SWAGGER_UI, name), { maxAge: ASSET_SECONDS * 1000 }),
     );
   return router;
