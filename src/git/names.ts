@@ -30,3 +30,13 @@ const FORBIDDEN = /[\x00-\x20\x7f~^:?*[\\]|\.\.|@\{|\.$/;
 function isComponent(part: string): boolean {
   return part !== '' && !part.startsWith('.') && !part.endsWith('.lock');
 }
+
+/** Characters that HFS+ ignores in names: the list of git's `utf8.c`. */
+const IGNORED_BY_HFS = /[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]/g;
+/** NTFS has short names such as `GIT~1`, ignores dots and spaces at the end, and names streams after a colon. */
+const GIT_FOLDER = /^(?:\.git|git~\d+)[. ]*(?::|$)/i;
+
+/** Whether a path leads into a `.git` on any file system. A backslash separates folders on some of them. */
+export function entersGitFolder(path: string): boolean {
+  return path.split(/[/\\]/).some((part) => GIT_FOLDER.test(part.replace(IGNORED_BY_HFS, '')));
+}

@@ -6,6 +6,7 @@ import { invalid } from '../base/errors.ts';
 import { checkHardware, GPU_MODELS, GPUS, type Gpu, HARDWARE_DEFAULTS } from '../base/hardware.ts';
 import { parseImageReference } from '../base/image-reference.ts';
 import { checkMoney } from '../base/money.ts';
+import { entersGitFolder } from '../git/names.ts';
 import { demandAccount, type Viewer } from '../identity/permissions.ts';
 import { isSnapshotId } from '../repositories/repositories.ts';
 import { VALUE_RULES } from '../secrets/secrets.ts';
@@ -205,7 +206,7 @@ function checkInputs(inputs: readonly InputRequest[]): InputPaths[] {
   return inputs.map(({ job, path, to }) => {
     checkJobName('inputs', job);
     const target = checkInputPath('to', to);
-    if (isInsideGit(target)) throw invalid('inputs', 'to must not be inside .git');
+    if (entersGitFolder(target)) throw invalid('inputs', 'to must not be inside .git');
     // Folders and files among artifacts are found without a slash at the end.
     return { job, path: checkInputPath('path', path).replace(/\/$/, ''), to: target };
   });
@@ -218,11 +219,6 @@ function checkInputPath(name: 'path' | 'to', path: string | null | undefined): s
   if (path.startsWith('/')) throw invalid('inputs', `${name} must be relative`);
   if (path.split('/').includes('..')) throw invalid('inputs', `${name} must not contain ".."`);
   return posix.normalize(path).replace(/^\.\/?$/, '');
-}
-
-/** A job that runs git in its checkout must not run hooks that another job wrote. */
-export function isInsideGit(path: string): boolean {
-  return path.split('/', 1)[0] === '.git';
 }
 
 function checkVariables(

@@ -6,7 +6,7 @@
 import { Readable, Writable } from 'node:stream';
 import { AppError, invalid, notFound } from '../base/errors.ts';
 import { defineRemoteCall } from '../cluster/calls.ts';
-import { isCommitId, isRefName } from '../git/names.ts';
+import { entersGitFolder, isCommitId, isRefName } from '../git/names.ts';
 import { readAnnotations } from '../git/objects/history.ts';
 import {
   createCommitPack,
@@ -189,7 +189,7 @@ function checkChanges(changes: readonly FileEdit[]): void {
     checkPath(path);
     if (Buffer.byteLength(path) > MAX_PATH_BYTES)
       throw invalid('path', `must have at most ${MAX_PATH_BYTES} bytes`);
-    if (path.split('/').some((part) => part === '.' || part.toLowerCase() === '.git'))
+    if (path.split('/').includes('.') || entersGitFolder(path))
       throw invalid('path', 'must not have a "." or ".git" segment');
     if (paths.has(path)) throw invalid('changes', `must not contain ${path} more than once`);
     paths.add(path);

@@ -1,12 +1,12 @@
 /** What a server, or a network, may answer to the command and the client library without harm to the user. */
 import { once } from 'node:events';
-import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
+import { mkdir, mkdtemp, readdir, readFile, rm, symlink, writeFile } from 'node:fs/promises';
 import { createServer, type RequestListener } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test, vi } from 'vitest';
-import { Client } from '../../src/cli/sdk/loam.ts';
+import { Client, type DownloadOptions } from '../../src/cli/sdk/loam.ts';
 import { eventually } from '../support/eventually.ts';
 import { LoamUser } from '../support/loam-command.ts';
 import { needs } from '../support/needs.ts';
@@ -17,8 +17,10 @@ let folder: string;
 beforeAll(async () => {
   user = await LoamUser.open();
   folder = await mkdtemp(join(tmpdir(), 'loam-hostile-'));
+  vi.stubEnv('XDG_STATE_HOME', join(folder, 'state'));
 });
 afterAll(async () => {
+  vi.unstubAllEnvs();
   await user[Symbol.asyncDispose]();
   await rm(folder, { recursive: true });
 });
@@ -140,6 +142,103 @@ test('a download goes on when its connection is silent, or does not begin', asyn
   } finally {
     vi.useRealTimers();
   }
+});
+
+/** The folders that hold a clone's settings, as different file systems read the name `.git`. */
+const GIT_PATHS = [
+  '.git/config',
+  'a/.GIT/config',
+  '.git',
+  'git~1/config',
+  'GIT~2 ./hooks/x',
+  '.git . /config',
+  '.git::$INDEX_ALLOCATION/config',
+  '.g\u200cit/config',
+  '\ufeff.Git/config',
+  'a\\.git\\config',
+];
+
+/** A client of a server whose job left these files; each has its path as its text. */
+function offering(...paths: string[]) {
+  const nodes = paths.map((path) => ({
+    ...{ path, sizeBytes: Buffer.byteLength(path) },
+    downloadUrl: `https://loam.example/artifacts/${encodeURIComponent(path)}`,
+  }));
+  const files = { nodes, pageInfo: { hasNextPage: false, endCursor: null } };
+  const client = new Client({
+    url: 'https://loam.example',
+    token: 'x',
+    fetch: async (input) =>
+      `${input}`.endsWith('/graphql')
+        ? Response.json({ data: { job: { artifacts: { files } } } })
+        : new Response(decodeURIComponent(`${input}`.split('/').at(-1) as string)),
+  });
+  return client.jobs.get('ada', 'job').artifacts;
+}
+
+test('artifacts do not enter a .git, in any spelling that a file system takes for it', async () => {
+  const leftOut: string[][] = [];
+  const fine = ['.github/x', '.gitignore', 'git/x', 'git~/x', 'x.git/x'];
+  const written = await offering(...GIT_PATHS, ...fine).download(join(folder, 'git'), {
+    onLeftOut: ({ path }, reason) => leftOut.push([path, reason]),
+    force: true,
+  });
+  expect(leftOut.sort()).toEqual(GIT_PATHS.map((path) => [path, 'git_folder']).sort());
+  expect(written.map(({ path }) => path).sort()).toEqual(fine.sort());
+});
+
+test('a download replaces files of an earlier download, and no other file', async () => {
+  const at = join(folder, 'again');
+  const download = async (options: DownloadOptions = {}) => {
+    const leftOut: string[] = [];
+    const files = await offering('a/b', 'c').download(at, {
+      ...options,
+      onLeftOut: ({ path }, reason) => leftOut.push(`${path} ${reason}`),
+    });
+    return [files.map(({ path }) => path).sort(), leftOut];
+  };
+  await mkdir(at);
+  await symlink('/etc/hostname', join(at, 'c'));
+  expect(await download()).toEqual([['a/b'], ['c exists']]);
+  expect(await download()).toEqual([['a/b'], ['c exists']]);
+  expect(await download({ force: true })).toEqual([['a/b', 'c'], []]);
+  expect(await download()).toEqual([['a/b', 'c'], []]);
+  expect(await readFile(join(at, 'c'), 'utf8')).toBe('c');
+  await writeFile(join(at, 'c'), 'my own');
+  expect(await download()).toEqual([['a/b'], ['c exists']]);
+  expect(await readFile(join(at, 'c'), 'utf8')).toBe('my own');
+});
+
+test('the command says what it left out of a download', async () => {
+  const nodes = ['.git/config', 'mine', 'new'].map((path) => ({ path, sizeBytes: 1 }));
+  await using liar = await serve((req, res) => {
+    if (req.url?.startsWith('/artifacts/')) return res.end('x');
+    const url = `http://${req.headers.host}/artifacts/`;
+    const files = {
+      nodes: nodes.map((node) => ({ ...node, downloadUrl: url + node.path })),
+      pageInfo: { hasNextPage: false, endCursor: null },
+    };
+    res.end(JSON.stringify({ username: 'ada', data: { job: { artifacts: { files } } } }));
+  });
+  const cwd = join(user.home, 'clone');
+  await mkdir(cwd);
+  await writeFile(join(cwd, 'mine'), 'my own');
+  const { code, stderr } = await user.run(['artifacts', 'get', 'ada/job'], { ...liar, cwd });
+  expect([code, stderr.split('\n')]).toEqual([
+    1,
+    [
+      'Downloaded 1 file (1 B) to .',
+      'Left out 1 file, because git would use them as its own',
+      '  .git/config',
+      'Left out 1 file, because files that no download wrote have their names. To replace them: loam artifacts get --force -o . ada/job',
+      '  mine',
+      '',
+    ],
+  ]);
+  expect((await readdir(cwd)).sort()).toEqual(['mine', 'new']);
+  const forced = await user.run(['artifacts', 'get', 'ada/job', '--force'], { ...liar, cwd });
+  expect(forced.stderr).toContain('Downloaded 2 files');
+  expect(await readFile(join(cwd, 'mine'), 'utf8')).toBe('x');
 });
 
 test('a part of a file that was not asked for, and one after a downgrade, are refused', async () => {

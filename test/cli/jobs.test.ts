@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto';
 import { readdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { afterAll, beforeAll, expect, onTestFinished, test, vi } from 'vitest';
 import { Client as LoamClient } from '../../src/cli/sdk/client.ts';
 import { eventually } from '../support/eventually.ts';
 import { type FakeRunner, fakeRunner } from '../support/fake-runner.ts';
@@ -226,6 +226,9 @@ test('a download that is cut continues, and files of another job do not mix in',
     token: ada.token,
     fetch: cuttingFetch(60_000, ranges),
   });
+  // The library records what it writes, and the command below replaces that.
+  vi.stubEnv('XDG_STATE_HOME', join(user.home, '.local/state'));
+  onTestFinished(() => void vi.unstubAllEnvs());
   const failures: string[] = [];
   const files = await flaky.jobs.get('ada', 'big').artifacts.download(folder, {
     concurrency: 1,

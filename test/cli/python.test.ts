@@ -428,6 +428,46 @@ except loam.LoamError as error:
     expect(headers.authorization).toBe(url === '/archive' ? undefined : `Bearer ${ada.token}`);
 });
 
+test('artifacts do not enter a .git, and replace only files of earlier downloads', async () => {
+  const hostile = [
+    '.git/config',
+    'a/GIT~1/x',
+    '.git . /x',
+    '.g\u200cit/x',
+    '.git::$I/x',
+    'a\\.git',
+  ];
+  await using server = await serveArchive(
+    [...hostile, '.gitignore', 'deep/mine'].map((name) => ({ name, text: 'new' })),
+  );
+  const seen = await value(
+    `
+import pathlib, warnings
+folder = pathlib.Path("kept")
+(folder / "deep").mkdir(parents=True)
+mine = folder / "deep/mine"
+mine.write_text("my own")
+def download(**options):
+    with warnings.catch_warnings(record=True) as warned:
+        written = client.job("evil", "ada").artifacts.download(folder, **options)
+    return [written, "no download" in str(warned[0].message), mine.read_text()]
+seen = [download(), download(force=True), download()]
+mine.write_text("my own")
+with warnings.catch_warnings(record=True) as warned:
+    client.job("evil", "ada").artifacts.download(folder)
+print(json.dumps([*seen, str(warned[0].message), mine.read_text(), sorted(map(str, folder.rglob("*")))]))`,
+    { LOAM_URL: server.url },
+  );
+  expect(seen).toEqual([
+    [['.gitignore'], true, 'my own'],
+    [['.gitignore', 'deep/mine'], false, 'new'],
+    [['.gitignore', 'deep/mine'], false, 'new'],
+    "Files were left out: 6 with .git in their paths, such as '.git/config'; 1 existing, from no download, such as 'deep/mine'",
+    'my own',
+    ['kept/.gitignore', 'kept/deep', 'kept/deep/mine'],
+  ]);
+});
+
 test('links in artifacts are left out, and a link in the place of a file is replaced', async () => {
   await using server = await serveArchive([
     { name: 'latest', type: 'symlink', linkname: '/etc/passwd' },
@@ -442,11 +482,15 @@ test('links in artifacts are left out, and a link in the place of a file is repl
     `
 import os, warnings
 with warnings.catch_warnings(record=True) as warned:
-    written = client.job("evil", "ada").artifacts.download("${folder}")
+    written = client.job("evil", "ada").artifacts.download("${folder}", force=True)
 print(json.dumps([written, str(warned[0].message), os.access("${folder}/file", os.X_OK)]))`,
     { LOAM_URL: server.url },
   );
-  expect(seen).toEqual([['file'], '2 links or special files were left out, such as latest', true]);
+  expect(seen).toEqual([
+    ['file'],
+    "Files were left out: 2 links or special files, such as 'latest'",
+    true,
+  ]);
   expect((await readdir(folder)).sort()).toEqual(['file', 'folder']);
   expect(await readFile(join(folder, 'file'), 'utf8')).toBe('new');
   expect(await readFile(join(home, 'untouched'), 'utf8')).toBe('old');

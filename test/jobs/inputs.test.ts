@@ -209,7 +209,11 @@ test('an archive cannot write through its own links, into .git or out of the fol
   const hook = await store([{ path: '.git/hooks/post-checkout', text: 'evil' }]);
   await expect(copy(hook)).rejects.toThrow('is inside .git');
   await expect(copy(hook, { path: '.git', to: '.git' })).rejects.toThrow('is inside .git');
-  expect(await copy(hook, { to: 'in' })).toMatchObject({ 'in/.git/hooks/post-checkout': 'evil' });
+  await expect(copy(hook, { to: 'in' })).rejects.toThrow('is inside .git');
+  for (const path of ['a/.GIT/x', 'git~1/x', '.git. /x', '.g\u200dit/x', '.git::$I/x', 'a\\.git'])
+    await expect(copy(await store([{ path, text: 'evil' }])), path).rejects.toThrow('inside .git');
+  const link = await store([{ path: 'a', link: '.Git/hooks' }]);
+  await expect(copy(link)).rejects.toThrow('the link "a" leads into .git');
   // The store removes such entries already.
   const hostile = await store([
     { path: '../up', text: 'x' },
@@ -507,6 +511,7 @@ test('inputs are checked when a job is created', async () => {
     [one({ to: '..' }), 'to must not contain ".."'],
     [one({ to: '/work/in' }), 'to must be relative'],
     [one({ to: './.git/hooks' }), 'to must not be inside .git'],
+    [one({ to: 'a/GIT~1/hooks' }), 'to must not be inside .git'],
     [one({ path: 'a\u0000' }), 'without NUL'],
     [one({ path: 'x'.repeat(1_025) }), 'not be longer than 1024 bytes'],
     [[{ job: '../x' }], 'letters, digits'],

@@ -1,6 +1,8 @@
 /** `loam artifacts ls` and `get` */
 import { type Program, toArray } from '../command.ts';
-import { parseCount } from '../options.ts';
+import { parseCount, quote } from '../options.ts';
+import type { DownloadOptions } from '../sdk/artifacts.ts';
+import type { LeftOutReason } from '../sdk/download.ts';
 import type { Job } from '../sdk/jobs.ts';
 import {
   fileCount,
@@ -9,6 +11,7 @@ import {
   ProgressBar,
   printJson,
   printTable,
+  safeText,
   size,
 } from '../terminal.ts';
 import { announced } from './follow.ts';
@@ -40,34 +43,52 @@ export function addArtifactCommands(program: Program): void {
     .argument('[path]', 'only this file or folder')
     .option('-o, --out <folder>', 'folder to write to', '.')
     .option('--parallel <n>', 'files at the same time', parseCount, 4)
-    .action(async (name, path, { out, parallel }) => {
+    .option('--force', 'replace also files that no earlier download wrote')
+    .action(async (name, path, { out, parallel, force }) => {
       const job = await openJob(program, name);
-      const count = await downloadArtifacts(job, { folder: out, path, concurrency: parallel });
-      if (count > 0) return;
-      note('There are no such artifacts.');
-      process.exitCode = 1;
+      const options = { folder: out, path, concurrency: parallel, force };
+      const { written, leftOut } = await downloadArtifacts(job, options);
+      if (written === 0 && leftOut === 0) note('There are no such artifacts.');
+      if (written === 0 || leftOut > 0) process.exitCode = 1;
     });
 }
 
-/** Downloads with a progress bar. @returns the number of files */
+/** Names of files that are shown for each reason. */
+const MAX_SHOWN = 20;
+
+/** Downloads with a progress bar, and says which files were left out. @returns the numbers of files */
 export async function downloadArtifacts(
   job: Job,
-  options: { folder: string; path?: string | undefined; concurrency?: number },
-): Promise<number> {
+  options: Pick<DownloadOptions, 'path' | 'concurrency' | 'force'> & { folder: string },
+): Promise<{ written: number; leftOut: number }> {
   const { folder, ...rest } = options;
   const bar = new ProgressBar();
+  const leftOut: Record<LeftOutReason, string[]> = { git_folder: [], exists: [] };
   try {
     const files = await job.artifacts.download(folder, {
       ...rest,
       ...announced(),
       onBytes: (file, bytes) => bar.advance(file.path, bytes, file.sizeBytes),
       onFile: () => bar.fileDone(),
+      onLeftOut: ({ path }, reason) => leftOut[reason].push(path),
     });
     bar.clear();
     const bytes = files.reduce((sum, file) => sum + file.sizeBytes, 0);
     note(`Downloaded ${fileCount(files.length)} (${size(bytes)}) to ${folder}`);
-    return files.length;
+    noteLeftOut(leftOut.git_folder, 'because git would use them as its own');
+    noteLeftOut(
+      leftOut.exists,
+      `because files that no download wrote have their names. To replace them: loam artifacts get --force -o ${quote(folder)} ${quote(`${job.namespace}/${job.name}`)}`,
+    );
+    return { written: files.length, leftOut: Object.values(leftOut).flat().length };
   } finally {
     bar.clear();
   }
+}
+
+function noteLeftOut(paths: readonly string[], reason: string): void {
+  if (paths.length === 0) return;
+  note(`Left out ${fileCount(paths.length)}, ${reason}`);
+  for (const path of paths.slice(0, MAX_SHOWN)) note(`  ${safeText(path)}`);
+  if (paths.length > MAX_SHOWN) note(`  and ${paths.length - MAX_SHOWN} more`);
 }

@@ -33,6 +33,7 @@ import re
 import secrets as random_bytes
 import shutil
 import ssl
+import stat
 import sys
 import tarfile
 import time
@@ -852,11 +853,13 @@ class Artifacts:
                 return
             variables["after"] = page["endCursor"]
 
-    def download(self, folder: str | os.PathLike[str]) -> Sequence[str]:
+    def download(self, folder: str | os.PathLike[str], *, force: bool = False) -> Sequence[str]:
         """
-        Downloads all files into a folder, which is created, and returns their paths in it. Existing files are replaced. After a
-        cut, also one of the program, the download continues where it was; the folder has a hidden file until then. Links are
-        left out with a warning. Raises `LoamError` with the code `unsafe_archive` for a path that leads out of the folder.
+        Downloads all files into a folder, which is created, and returns their paths in it. After a cut, also one of the program,
+        the download continues where it was; the folder has a hidden file until then. A warning names what is left out: links,
+        paths with a part that git would take for `.git`, and, without `force`, files whose place is taken by a file that no
+        earlier download wrote, or that has been changed since. Raises `LoamError` with the code `unsafe_archive` for a path that
+        leads out of the folder.
         """
         target = pathlib.Path(folder)
         target.mkdir(parents=True, exist_ok=True)
@@ -864,7 +867,7 @@ class Artifacts:
         archive = target / f".loam-{re.sub('[^A-Za-z0-9_]', '', self._job.id)}.tar.gz"
         self._fetch(archive)
         try:
-            return _extract(archive, target)
+            return _extract(archive, target, force)
         finally:
             archive.unlink()
 
@@ -1372,9 +1375,11 @@ class AsyncArtifacts:
         async for file in _in_threads(self._artifacts.list()):
             yield file
 
-    async def download(self, folder: str | os.PathLike[str]) -> Sequence[str]:
+    async def download(
+        self, folder: str | os.PathLike[str], *, force: bool = False
+    ) -> Sequence[str]:
         """As `Artifacts.download`."""
-        return await _in_thread(self._artifacts.download, folder)
+        return await _in_thread(self._artifacts.download, folder, force=force)
 
 
 class AsyncRepositories:
@@ -1711,35 +1716,98 @@ def _open_hidden(path: pathlib.Path, *, keep: bool) -> IO[bytes]:
     return open(os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666), "ab" if keep else "wb")
 
 
-def _extract(archive: pathlib.Path, target: pathlib.Path) -> list[str]:
+def _extract(archive: pathlib.Path, target: pathlib.Path, force: bool) -> list[str]:
     """Writes the files of an archive into a folder. Returns their paths in it."""
     written: list[str] = []
-    left_out: list[str] = []
+    left_out: dict[str, list[str]] = {}
+    record = _DownloadRecord(target)
     try:
         with tarfile.open(archive, "r:gz") as tar:
             for member in tar:
                 parts = _safe_parts(member.name)
-                if member.isdir():
+                path = "/".join(parts)
+                file = target.joinpath(*parts)
+                if _enters_git_folder(member.name):
+                    left_out.setdefault("with .git in their paths", []).append(member.name)
+                elif member.isdir():
                     _make_folders(target, parts)
                 # A few bytes of a sparse file could fill the disk.
-                elif member.isreg() and not member.issparse() and parts:
+                elif not member.isreg() or member.issparse() or not parts:
+                    left_out.setdefault("links or special files", []).append(member.name)
+                else:
                     _make_folders(target, parts[:-1])
+                    if not force and os.path.lexists(file) and not record.has(path, file):
+                        left_out.setdefault("existing, from no download", []).append(member.name)
+                        continue
                     contents = tar.extractfile(member)
                     assert contents is not None
-                    _replace_file(target.joinpath(*parts), contents, bool(member.mode & 0o100))
-                    written.append("/".join(parts))
-                else:
-                    left_out.append(member.name)
+                    with _new_file(file, bool(member.mode & 0o100)) as new:
+                        shutil.copyfileobj(contents, new)
+                        new.flush()
+                        record.add(path, os.fstat(new.fileno()))
+                    written.append(path)
     except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise LoamError(
             "bad_answer", f"The archive of the artifacts is damaged ({error}). Download it again."
         ) from error
     if left_out:
-        warnings.warn(
-            f"{len(left_out)} links or special files were left out, such as {left_out[0]}",
-            stacklevel=4,
-        )
+        kinds = (f"{len(names)} {kind}, such as {names[0]!r}" for kind, names in left_out.items())
+        warnings.warn(f"Files were left out: {'; '.join(kinds)}", stacklevel=4)
     return written
+
+
+class _DownloadRecord:
+    """
+    The files of a folder that downloads have written, so that a later download replaces no other file. The record is outside of
+    the folder, which may be a clone of somebody else's repository. The TypeScript library has the same record.
+    """
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        # The home stays `~` for a user without one, and the record cannot be written then.
+        state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+        name = hashlib.sha256(os.fsencode(os.path.realpath(folder))).hexdigest()
+        self._path = pathlib.Path(state, "loam", "downloads", name)
+        self._files: dict[str, tuple[int, str]] = {}
+        try:
+            lines = self._path.read_text(encoding="utf-8", errors="replace").split("\n")
+        except OSError:
+            lines = []
+        for line in lines:
+            # A crash may have left a part of a line.
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                entry = json.loads(line)
+                self._files[entry["path"]] = (entry["size"], entry["mtime"])
+
+    def has(self, path: str, file: pathlib.Path) -> bool:
+        """Whether the file is as a download wrote it."""
+        found = file.lstat()
+        known = self._files.get(path)
+        return stat.S_ISREG(found.st_mode) and known == (found.st_size, str(found.st_mtime_ns))
+
+    def add(self, path: str, written: os.stat_result) -> None:
+        """
+        Records a file before it gets its name: after a crash between both, a file of that name differs from the record. A record
+        that cannot be written is no reason to refuse a download: later ones leave its files as they are.
+        """
+        entry = {"path": path, "size": written.st_size, "mtime": str(written.st_mtime_ns)}
+        self._files[path] = (written.st_size, str(written.st_mtime_ns))
+        with contextlib.suppress(OSError):
+            if self._path.is_absolute():
+                self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with open(self._path, "a", encoding="utf-8") as record:
+                record.write(f"\n{json.dumps(entry)}")
+
+
+# Characters that HFS+ ignores in names: the list of git's `utf8.c`.
+_HFS_IGNORED = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
+# NTFS has short names such as `GIT~1`, ignores dots and spaces at the end, and names streams after a colon.
+_GIT_FOLDER = re.compile(r"(?:\.git|git~[0-9]+)[. ]*(?::|\Z)", re.IGNORECASE | re.ASCII)
+
+
+def _enters_git_folder(path: str) -> bool:
+    """Whether a path leads into a `.git` on any file system. A backslash separates folders on some of them."""
+    parts = re.split(r"[/\\]", path)
+    return any(_GIT_FOLDER.match(_HFS_IGNORED.sub("", part)) for part in parts)
 
 
 def _safe_parts(name: str) -> list[str]:
@@ -1765,15 +1833,14 @@ def _make_folders(target: pathlib.Path, parts: Sequence[str]) -> None:
         folder.mkdir(exist_ok=True)
 
 
-def _replace_file(path: pathlib.Path, contents: IO[bytes], is_executable: bool) -> None:
-    """Replaces a file in one step, so that a link in its place is not followed."""
+@contextlib.contextmanager
+def _new_file(path: pathlib.Path, is_executable: bool) -> Iterator[IO[bytes]]:
+    """Opens a new file that takes its place when it is complete, so that a link in this place is not followed."""
     new = path.with_name(f".loam-{random_bytes.token_hex(8)}")
     try:
-        with open(
-            os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o777 if is_executable else 0o666),
-            "wb",
-        ) as file:
-            shutil.copyfileobj(contents, file)
+        mode = 0o777 if is_executable else 0o666
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            yield file
         os.replace(new, path)
     except BaseException:
         new.unlink()

@@ -1,5 +1,5 @@
 /** Artifacts of a job: the list of files, and their download into a folder. */
-import { type ArtifactFile, DownloadFolder } from './download.ts';
+import { type ArtifactFile, DownloadFolder, type LeftOutReason } from './download.ts';
 import { LoamError } from './errors.ts';
 import { graphql } from './graphql.ts';
 import { demand, readPages } from './pages.ts';
@@ -34,6 +34,10 @@ export type DownloadOptions = ArtifactListOptions & {
   onBytes?: ((file: ArtifactFile, bytes: number) => void) | undefined;
   /** Called when a file is complete. */
   onFile?: ((file: ArtifactFile) => void) | undefined;
+  /** Replaces also files that no earlier download wrote. */
+  force?: boolean | undefined;
+  /** Called for a file that is not written. Without it, a warning of the process says so. */
+  onLeftOut?: ((file: ArtifactFile, reason: LeftOutReason) => void) | undefined;
 };
 
 type Key = { namespace: string; name: string };
@@ -66,12 +70,14 @@ export class Artifacts {
 
   /**
    * Downloads the files into a folder, several at once. A file whose transfer was cut is continued, also by a later call.
-   * Only in Node.
-   * @returns the files
+   * Left out are files below a folder that git would take for its `.git`, and, without `force`, files whose place is taken
+   * by a file that no earlier download wrote, or that has been changed since. Only in Node.
+   * @returns the files that were written
    * @throws LoamError; `bad_answer` for a file name that leads out of the folder
    */
   async download(folder: string, options: DownloadOptions = {}): Promise<ArtifactFile[]> {
-    const { path, concurrency = 4, onBytes, onFile, ...retrying } = options;
+    const { path, concurrency = 4, onBytes, onFile, force = false, ...others } = options;
+    const { onLeftOut = warnLeftOut, ...retrying } = others;
     const target = await DownloadFolder.open(folder);
     const files = this.list({ path, ...retrying });
     const done: ArtifactFile[] = [];
@@ -81,15 +87,19 @@ export class Artifacts {
       : failure.signal;
     const work = async () => {
       for await (const file of files) {
-        await target.download(file, {
+        const leftOut = await target.download(file, {
           ...retrying,
           signal,
+          force,
           send: (url, init) => this.#transport.download(url, init),
           renew: () => this.#find(file.path, { signal }),
           onBytes: (bytes) => onBytes?.(file, bytes),
         });
-        done.push(file);
-        onFile?.(file);
+        if (leftOut) onLeftOut(file, leftOut);
+        else {
+          done.push(file);
+          onFile?.(file);
+        }
       }
     };
     try {
@@ -109,4 +119,12 @@ export class Artifacts {
       status: 404,
     });
   }
+}
+
+function warnLeftOut({ path }: ArtifactFile, reason: LeftOutReason): void {
+  const why = {
+    git_folder: 'a part of its path is .git',
+    exists: 'a file that no earlier download wrote has its name',
+  }[reason];
+  process.emitWarning(`The artifact ${JSON.stringify(path)} was left out: ${why}.`, 'LoamWarning');
 }

@@ -1,6 +1,8 @@
 /** Writes a downloaded file below a folder, and continues where an earlier transfer ended. Only in Node. */
 import type * as FileSystem from 'node:fs/promises';
+import { DownloadRecord } from './download-record.ts';
 import { LoamError } from './errors.ts';
+import { entersGitFolder } from './git-folder.ts';
 import { Backoff, type RetryOptions } from './retry.ts';
 import { chunksOf, unreachable } from './transport.ts';
 
@@ -12,7 +14,15 @@ export type ArtifactFile = {
   downloadUrl: string;
 };
 
+/**
+ * Why a file was not written: git would take a part of its path for `.git`, or a file or link has its name that no earlier
+ * download wrote.
+ */
+export type LeftOutReason = 'git_folder' | 'exists';
+
 type Transfer = RetryOptions & {
+  /** Replaces files that no earlier download wrote. */
+  force: boolean;
   send(
     url: string,
     init: { headers: Record<string, string>; signal?: AbortSignal | undefined },
@@ -26,10 +36,12 @@ type Transfer = RetryOptions & {
 export class DownloadFolder {
   readonly #fs: typeof FileSystem;
   readonly #root: string;
+  readonly #record: DownloadRecord;
 
-  private constructor(fs: typeof FileSystem, root: string) {
+  private constructor(fs: typeof FileSystem, root: string, record: DownloadRecord) {
     this.#fs = fs;
     this.#root = root;
+    this.#record = record;
   }
 
   /** Creates the folder if it is missing. */
@@ -37,37 +49,38 @@ export class DownloadFolder {
     // Browsers have no such module, and load this library, too.
     const fs = await import('node:fs/promises');
     await fs.mkdir(path, { recursive: true });
-    return new DownloadFolder(fs, await fs.realpath(path));
+    const root = await fs.realpath(path);
+    return new DownloadFolder(fs, root, await DownloadRecord.open(fs, root));
   }
 
-  /** @throws LoamError; `bad_answer` for a path that leads out of the folder */
-  async download(file: ArtifactFile, transfer: Transfer): Promise<void> {
-    const target = await this.#prepare(file.path);
-    const found = await this.#fs.lstat(target).catch(() => null);
-    // A link or folder of this name is not replaced: it was not written by an earlier download.
-    if (found && !found.isFile()) throw unsafe(file.path, `${target} exists and is not a file`);
+  /**
+   * @returns why the file was left out; null if it was written
+   * @throws LoamError; `bad_answer` for a path that leads out of the folder
+   */
+  async download(file: ArtifactFile, transfer: Transfer): Promise<LeftOutReason | null> {
+    const parts = safeParts(file.path);
+    if (entersGitFolder(file.path)) return 'git_folder';
+    const target = await this.#prepare(parts);
+    const found = await this.#fs.lstat(target, { bigint: true }).catch(() => null);
+    if (found?.isDirectory()) throw unsafe(file.path, `${target} is a folder`);
+    const isOurs = found?.isFile() && this.#record.has(file.path, found);
+    if (found && !isOurs && !transfer.force) return 'exists';
     // The name does not contain that of the file, because both together may exceed the limit of the file system.
     const part = `${target.slice(0, target.lastIndexOf('/'))}/.loam-${await digestOf(file)}.part`;
     const { O_CREAT, O_RDWR, O_NOFOLLOW } = this.#fs.constants;
     const handle = await this.#fs.open(part, O_CREAT | O_RDWR | (O_NOFOLLOW ?? 0), 0o666);
     try {
       await fill(handle, file, transfer);
+      await this.#record.add(file.path, await handle.stat({ bigint: true }));
     } finally {
       await handle.close();
     }
     await this.#fs.rename(part, target);
+    return null;
   }
 
-  /**
-   * Creates the folders of a path that a server has named, and returns the path of the file. No part of it leads out of the
-   * folder: neither `..`, nor an absolute path, nor a link that lies in the folder already.
-   */
-  async #prepare(path: string): Promise<string> {
-    const parts = path.split('/');
-    // On Windows, a backslash separates folders and a colon names a drive or a stream.
-    const forbidden = process.platform === 'win32' ? /[\0\\:]/ : /\0/;
-    if (parts.some((part) => part === '' || part === '.' || part === '..' || forbidden.test(part)))
-      throw unsafe(path, 'the name leads out of the folder');
+  /** Creates the folders of a path, of which none may be a link, and returns the path of the file. */
+  async #prepare(parts: readonly string[]): Promise<string> {
     let folder = this.#root;
     for (const part of parts.slice(0, -1)) {
       folder = `${folder}/${part}`;
@@ -75,10 +88,20 @@ export class DownloadFolder {
         if (error.code !== 'EEXIST') throw error;
       });
       if (!(await this.#fs.lstat(folder)).isDirectory())
-        throw unsafe(path, `${folder} is not a folder`);
+        throw unsafe(parts.join('/'), `${folder} is not a folder`);
     }
     return `${folder}/${parts.at(-1)}`;
   }
+}
+
+/** The parts of a path that a server has named. @throws LoamError if it leads out of the folder */
+function safeParts(path: string): string[] {
+  const parts = path.split('/');
+  // On Windows, a backslash separates folders and a colon names a drive or a stream.
+  const forbidden = process.platform === 'win32' ? /[\0\\:]/ : /\0/;
+  if (parts.some((part) => part === '' || part === '.' || part === '..' || forbidden.test(part)))
+    throw unsafe(path, 'the name leads out of the folder');
+  return parts;
 }
 
 /** Identifies the job and the file, so that a transfer is not continued with the file of another job. */

@@ -9,8 +9,9 @@ import type { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { createGunzip } from 'node:zlib';
 import { extract, type Header } from 'tar-stream';
+import { entersGitFolder } from '../../git/names.ts';
 import { type Storage, StorageUnavailable } from '../../platform/storage/storage.ts';
-import { type InputPaths, isInsideGit } from '../request.ts';
+import type { InputPaths } from '../request.ts';
 import {
   type ArtifactKey,
   archiveKey,
@@ -88,13 +89,16 @@ export class InputFolder {
   async addLink(path: string, target: string): Promise<void> {
     await this.addFolder(parentOf(path));
     const at = this.#take(path, BLOCK_BYTES);
+    if (entersGitFolder(toText(target)))
+      throw new CannotExtract(`the link ${show(path)} leads into .git`);
     await symlink(Buffer.from(target, 'latin1'), at).catch((error) => refuse(error, path));
   }
 
   /** Counts a new entry. @returns its place on this machine */
   #take(path: string, bytes: number): Buffer {
     const { maxBytes, maxEntries } = this.#limits;
-    if (isInsideGit(path)) throw new CannotExtract(`${show(path)} is inside .git`);
+    // A job that runs git in its checkout must not run hooks that another job wrote.
+    if (entersGitFolder(toText(path))) throw new CannotExtract(`${show(path)} is inside .git`);
     this.#entries += 1;
     this.#bytes += bytes;
     if (this.#entries > maxEntries)
@@ -112,7 +116,7 @@ function parentOf(path: string): string {
 
 /** Cut by characters: half of a surrogate pair could not be stored. */
 function show(path: string): string {
-  const characters = [...Buffer.from(path, 'latin1').toString()];
+  const characters = [...toText(path)];
   const end = characters.length > MAX_SHOWN ? '…' : '';
   return JSON.stringify(characters.slice(0, MAX_SHOWN).join('') + end);
 }
@@ -184,6 +188,10 @@ export async function extractArtifacts(
     stored.contents.destroy();
   }
   if (!hasFound) throw new CannotExtract(`${show(prefix)} is not among them`);
+}
+
+function toText(bytes: string): string {
+  return Buffer.from(bytes, 'latin1').toString();
 }
 
 function toBytes(text: string): string {

@@ -1,0 +1,11 @@
+/** Names that a file system takes for `.git`, by the rules with which git itself refuses paths of a tree. */
+
+/** Characters that HFS+ ignores in names: the list of git's `utf8.c`. */
+const IGNORED = /[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]/g;
+/** NTFS has short names such as `GIT~1`, ignores dots and spaces at the end, and names streams after a colon. */
+const GIT = /^(?:\.git|git~\d+)[. ]*(?::|$)/i;
+
+/** Whether a path leads into a `.git` on any file system. A backslash separates folders on some of them. */
+export function entersGitFolder(path: string): boolean {
+  return path.split(/[/\\]/).some((part) => GIT.test(part.replace(IGNORED, '')));
+}
