@@ -87,7 +87,7 @@ export async function listInputNeeds(
     where: { id: { in: ids }, status: { in: ['queued', 'running'] } },
     select: { id: true, name: true },
   });
-  return unfinished.map((job) => ({ ...job, when: 'succeeded', runJob: null }));
+  return unfinished.map((job) => ({ ...job, when: 'succeeded', runJob: null, arrayId: null }));
 }
 
 /**

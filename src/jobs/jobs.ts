@@ -123,7 +123,10 @@ export async function createJob<S extends Select>(
         ? await resolveBranch(services, viewer, { repo, branch })
         : await resolveSnapshot(services, viewer, { repo, snapshot });
   const inputs = await resolveInputs(services, viewer, namespace.id, request.inputs);
-  const needs = await resolveNeeds(services, viewer, namespace.id, request.needs);
+  const needs = await resolveNeeds(services, viewer, namespace.id, {
+    needs: request.needs,
+    size: request.array?.size ?? 1,
+  });
   needs.push(...(await listInputNeeds(services, inputs, needs)));
   const newJob = { namespace, request: { ...request, inputs, needs }, source };
   const job = await insertJob(services, viewer, newJob, select);

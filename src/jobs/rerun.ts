@@ -91,7 +91,7 @@ const settingsColumns = {
   concurrencyGroup: true,
   onConflict: true,
   needs: {
-    select: { neededId: true, runJob: true, condition: true },
+    select: { neededId: true, runJob: true, arrayId: true, condition: true },
     orderBy: { neededId: 'asc' },
   },
   labels: { select: { key: true, value: true } },
@@ -193,10 +193,11 @@ async function findOpenNeeds({ db }: RerunDeps, { needs }: Settings): Promise<Ne
   const partlyEnded = new Set(
     needs.flatMap(({ neededId, runJob }) => (findOpen(neededId) ? [] : (runJob ?? []))),
   );
-  return needs.flatMap(({ neededId, runJob, condition }) => {
+  return needs.flatMap(({ neededId, runJob, arrayId, condition }) => {
     const job = findOpen(neededId);
     const mayEndInAnyWay = condition === 'failed' && runJob !== null && partlyEnded.has(runJob);
-    return job ? [{ ...job, runJob, when: mayEndInAnyWay ? 'finished' : condition }] : [];
+    const when = mayEndInAnyWay ? 'finished' : condition;
+    return job ? [{ ...job, runJob, arrayId, when }] : [];
   });
 }
 

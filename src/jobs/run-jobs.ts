@@ -29,8 +29,8 @@ type RunJob = {
   request: ReturnType<typeof checkRequest>;
   /** Positions of earlier jobs of the list. */
   needs: readonly { job: number; when: NeedCondition }[];
-  /** The values of its combination of a matrix; none without a matrix. */
-  matrixValues: readonly MatrixValue[];
+  /** The name of the array of its matrix, and the values of its combination; null without a matrix. */
+  matrix: { name: string; values: readonly MatrixValue[] } | null;
   /** How many jobs with the same key may run at once. */
   maxParallel: number | null;
 };
@@ -56,19 +56,20 @@ export async function insertRunJobs(
 ): Promise<void> {
   const siblings = new Map(jobs.map(({ request }) => [request.name, request]));
   const prepared: JobToInsert[] = [];
-  for (const { key, request, needs, matrixValues, maxParallel } of jobs) {
+  for (const { key, request, needs, matrix, maxParallel } of jobs) {
     const { inputs: named } = request;
     const inputs = await resolveInputs({ db: tx }, creator, namespace.id, named, siblings);
     const job = await prepareJob(services, creator, {
       namespace,
       request: { ...request, inputs, needs: [] },
       source,
-      matrixValues,
+      matrixValues: matrix?.values ?? [],
       commandFromRef: isFromRef,
     });
     prepared.push({
       job,
       runJob: key,
+      matrix: matrix?.name ?? null,
       maxParallel,
       needs: needs.map((need) => ({ index: need.job, when: need.when })),
     });

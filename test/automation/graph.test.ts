@@ -59,12 +59,12 @@ const RERUN = `mutation ($input: RerunRunInput!) { rerunRun(input: $input) { run
 test('jobs of a matrix have the values of their combination, also reruns', async () => {
   await create(
     'grid',
-    'jobs: { train: { on: { push: true }, matrix: { seed: [1, 2], lr: ["0.10"] }, command: echo } }',
+    'jobs: { grid: { on: { push: true }, matrix: { seed: [1, 2], lr: ["0.10"] }, command: echo } }',
   );
   await ended('grid');
   const { rerunJob } = await ada.gql(
     'mutation ($input: RerunJobInput!) { rerunJob(input: $input) { job { matrixValues { key value } } } }',
-    { input: { namespace: 'ada', name: 'train-1-2' } },
+    { input: { namespace: 'ada', name: 'grid-1-2' } },
   );
   const { run } = (
     await ada.gql(
@@ -82,6 +82,41 @@ test('jobs of a matrix have the values of their combination, also reruns', async
     second,
   ]);
   expect(rerunJob.job).toEqual(second);
+});
+
+test('a matrix is an array, which jobs outside of the run can need', async () => {
+  await create(
+    'array',
+    `jobs:
+  tune: { on: { push: true }, matrix: { seed: [1, 2] }, max_parallel: 1, command: echo }
+  review: { needs: [tune], command: echo }
+`,
+  );
+  await ended('array');
+  const { jobArray, job, namespace } = await ada.gql(
+    `{ jobArray(namespace: "ada", name: "tune-1") { size maxParallel counts { status count } }
+       job(namespace: "ada", name: "review-1") { needs { name runJob array { name } } }
+       namespace(name: "ada") { jobs(first: 2, foldArrays: true) { nodes { name arrayIndex array { name } } } } }`,
+  );
+  expect(jobArray).toEqual({
+    ...{ size: 2, maxParallel: 1, counts: [{ status: 'SUCCEEDED', count: 2 }] },
+  });
+  expect(job.needs).toEqual([{ name: 'tune', runJob: 'tune', array: { name: 'tune-1' } }]);
+  expect(namespace.jobs.nodes).toEqual([
+    { name: 'review-1', arrayIndex: null, array: null },
+    { name: 'tune-1-1', arrayIndex: null, array: { name: 'tune-1' } },
+  ]);
+  const { createJob } = await ada.gql(
+    'mutation ($input: CreateJobInput!) { createJob(input: $input) { job { needs { name } } } }',
+    {
+      input: {
+        ...{ namespace: 'ada', name: 'after', repo: 'ada/array', gpu: 'NONE', command: 'echo' },
+        needs: [{ job: 'tune-1' }],
+      },
+    },
+  );
+  expect(createJob.job.needs).toEqual([{ name: 'tune-1' }]);
+  await until(ada, 'ada', 'after', 'SUCCEEDED');
 });
 
 test('jobs run in the order of their needs, and the commit has a status for each', async () => {

@@ -97,6 +97,35 @@ test('an array has its index in the environment, and a limit of what runs at onc
   expect(it.runner.started[0]?.env.JOB_ARRAY_SIZE).toBe('5');
 });
 
+test('a job needs an array as a whole, by its name', async () => {
+  await using it = await start();
+  await it.create('train', 'hold', { array: { size: 3 } });
+  await it.create('eval', 'echo', { needs: [{ job: 'train' }] });
+  await it.create('alarm', 'echo', { needs: [{ job: 'train', when: 'FAILED' }] });
+  await eventually(() => expect(it.runner.running()).toHaveLength(3));
+  const { job, jobArray } = await it.ada.gql(
+    `{ job(namespace: "ada", name: "eval") { progress needs { name when job { id } array { name size } } }
+       jobArray(namespace: "ada", name: "train") { size counts { status count } } }`,
+  );
+  expect(job).toEqual({
+    progress: 'waiting for train-0, train-1, train-2',
+    needs: [{ name: 'train', when: 'SUCCEEDED', job: null, array: { name: 'train', size: 3 } }],
+  });
+  expect(jobArray).toEqual({ size: 3, counts: [{ status: 'RUNNING', count: 3 }] });
+  await it.cancel('train-1');
+  await it.until('eval', 'CANCELLED');
+  expect((await it.job('alarm')).status).toBe('QUEUED');
+  it.runner.release();
+  await it.until('alarm', 'CANCELLED');
+  expect((await it.job('alarm')).progress).toBe(
+    'cancelled: it needed a job of train to fail, and none did',
+  );
+  // A job comes before an array of the same name.
+  await it.create('train', 'echo');
+  await it.create('next', 'echo', { needs: [{ job: 'train' }] });
+  await it.until('next', 'SUCCEEDED');
+});
+
 test('jobs of a concurrency group run one at a time, in order', async () => {
   await using it = await start();
   const concurrency = { group: 'deploy' };
@@ -180,12 +209,12 @@ test('dependencies that cannot be are refused, and nothing is created', async ()
     const { errors } = await submitRaw(it.ada, input);
     expect(errors?.[0]?.message).toMatch(message);
   };
-  await refused({ needs: [{ job: 'x' }] }, /needs: there is no job x/);
+  await refused({ needs: [{ job: 'x' }] }, /needs: there is no job or array x/);
   await refused({ needs: [{ job: 'x-1' }, { job: 'x-1' }] }, /more than once/);
   await refused({ array: { size: 0 } }, /size must be from 1 to 10000/);
   await refused({ array: { size: 10_001 } }, /size must be from 1 to 10000/);
   const many = Array.from({ length: 6 }, (_, index) => ({ job: `x-${index}` }));
-  await refused({ array: { size: 10_000 }, needs: many }, /more than 50000 entries/);
+  await refused({ array: { size: 10_000 }, needs: many }, /more than 50000 jobs/);
   await refused({ array: { size: 2, maxParallel: 3 } }, /maxParallel must be from 1 to size/);
   await refused({ array: { size: 2 } }, /one of x-0 to x-1 exists/);
   await refused({ array: { size: 10_000 } }, /too long for this array/, 'y'.repeat(98));

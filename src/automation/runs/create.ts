@@ -224,8 +224,7 @@ export async function startJobs(
   { id, repository, run, planned, creator }: JobsToStart,
 ): Promise<void> {
   const { number } = await tx.run.findUniqueOrThrow({ where: { id }, select: { number: true } });
-  const names = await chooseNames(tx, repository, number, planned);
-  const namesOf = new Map(planned.map(({ key }, i) => [key, names[i] ?? '']));
+  const { names, byKey } = await chooseNames(tx, repository, number, planned);
   const { namespace } = repository;
   const name = shortRefName(run.ref);
   const isTag = run.ref.startsWith(REF_PREFIX.tag);
@@ -251,11 +250,11 @@ export async function startJobs(
         repo: source.repo,
         inputs: job.inputs.map((input) => ({
           ...input,
-          job: namesOf.get(input.job) ?? run.earlier?.get(input.job) ?? input.job,
+          job: byKey.get(input.job) ?? run.earlier?.get(input.job) ?? input.job,
         })),
       }),
       needs: job.needs,
-      matrixValues: Object.entries(job.combination).map(([key, value]) => ({ key, value })),
+      matrix: toMatrix(job, byKey),
       maxParallel: job.maxParallel,
     })),
   });
@@ -265,13 +264,19 @@ export async function startJobs(
   await reportRunStatuses(
     tx,
     { repositoryId: repository.id, sha: run.commit.sha, runId: id, creator: creator.username },
-    [...namesOf].map(([context]) => ({
+    [...byKey.keys()].map((context) => ({
       context,
       state: 'pending' as const,
       description: 'Waiting',
       targetUrl: pageOfJob(page, repository.name, number, planned, names, context),
     })),
   );
+}
+
+function toMatrix({ key, number, combination }: PlannedJob, byKey: ReadonlyMap<string, string>) {
+  if (number === null) return null;
+  const values = Object.entries(combination).map(([name, value]) => ({ key: name, value }));
+  return { name: byKey.get(key) ?? '', values };
 }
 
 /** The page of the job, or of the run if the job has several combinations. */

@@ -213,7 +213,7 @@ export async function rerunRun<S extends Select>(
   const jobs = await services.db.job.findMany({
     // Those that ran before a transfer stay in the former namespace.
     where: { runId: id, namespaceId: repository.namespace.id },
-    select: { name: true, runJob: true, status: true },
+    select: { name: true, runJob: true, status: true, array: { select: { name: true } } },
     orderBy: { id: 'asc' },
   });
   const succeeded = new Set(
@@ -228,7 +228,9 @@ export async function rerunRun<S extends Select>(
     hasMoved: await hasRefMoved(services, run),
     select: (parsed) =>
       failedOnly ? selectUnsuccessful(parsed, run.jobNames, succeeded) : run.jobNames,
-    earlier: new Map(jobs.flatMap(({ name, runJob }) => (runJob ? [[runJob, name]] : []))),
+    earlier: new Map(
+      jobs.flatMap(({ name, runJob, array }) => (runJob ? [[runJob, array?.name ?? name]] : [])),
+    ),
   });
   if (newId === null)
     throw new AppError('conflict', 'All jobs of the run succeeded, or were not needed');

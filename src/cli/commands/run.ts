@@ -69,7 +69,7 @@ export function addRunCommand(program: Program): void {
     )
     .option(
       '--after <job[:how]>',
-      'start when this job has succeeded, :failed or :finished (repeatable)',
+      'start when this job or array has succeeded, :failed or :finished (repeatable)',
       collectNeeds,
     )
     .option('--array <n>', 'create n jobs with JOB_ARRAY_INDEX from 0, and end', parseCount)

@@ -402,8 +402,8 @@ class Client:
         variables of the repository, or else of its namespace. `permissions`, such as `{"repo": "write", "jobs": "read"}`, give
         the job a token of its own. `id_tokens` names the variables of identity tokens, each with its audience.
 
-        `needs` are names of jobs that must have succeeded before this one starts, or a dictionary from names to `succeeded`,
-        `failed` or `finished`. `array` creates that many jobs, `<name>-0` and so on, of which `max_parallel` run at once, and
+        `needs` are names of jobs or arrays that must have succeeded before this one starts, or a dictionary from names to
+        `succeeded`, `failed` or `finished`. `array` creates that many jobs, `<name>-0` and so on, of which `max_parallel` run at once, and
         returns the first. Of a `concurrency` group one job runs at a time; `on_conflict` is `queue`, `cancel_running` or `skip`.
         """
         if ":" in gpu and gpu_count is None:

@@ -44,7 +44,7 @@ export type JobOptions = {
   permissions?: { repo?: 'read' | 'write'; jobs?: 'read' | 'write' } | undefined;
   /** Identity tokens for other systems: the variable of each, and its audience. `<variable>_FILE` names a file that is renewed. */
   idTokens?: Record<string, string> | undefined;
-  /** Jobs of the namespace that must have ended before this one starts: by default with success. */
+  /** Jobs or arrays of the namespace that must have ended before this one starts: by default with success. */
   needs?: readonly (string | NeededJob)[] | undefined;
   /** Creates many jobs, `<name>-0` and so on, with `JOB_ARRAY_INDEX` in the environment. The job of the answer is the first. */
   array?: { size: number; maxParallel?: number | undefined } | undefined;

@@ -1,6 +1,89 @@
 /** Reads arrays of jobs. */
 import type pg from 'pg';
+import type { Prisma } from '../../../prisma/generated/client.ts';
 import type { JobStatus } from '../../../prisma/generated/enums.ts';
+import { notFound } from '../../base/errors.ts';
+import { resolveNamespace } from '../../identity/accounts.ts';
+import { anyTargetIn, demand, demandAccount, type Viewer } from '../../identity/permissions.ts';
+import type { Db } from '../../platform/database/client.ts';
+import { visibleTo } from '../visibility.ts';
+
+const memberColumns = {
+  id: true,
+  name: true,
+  namespaceId: true,
+  repositoryId: true,
+  status: true,
+  outputPath: true,
+  artifactBytes: true,
+  arrayIndex: true,
+  matrixValues: true,
+} as const satisfies Prisma.JobSelect;
+
+type ArrayMember = Prisma.JobGetPayload<{ select: typeof memberColumns }>;
+
+/** An array with the jobs of it that exist, in their order. */
+export type FoundArray = { id: string; name: string; jobs: ArrayMember[] };
+
+/**
+ * Finds arrays by their names, of several with the same name the newest one.
+ * @param checkCount is called with the number of their jobs before these are read
+ */
+export async function findArrays(
+  db: Pick<Db, 'job' | 'jobArray'>,
+  namespaceId: string,
+  names: readonly string[],
+  checkCount: (count: number) => void,
+): Promise<Map<string, FoundArray>> {
+  if (names.length === 0) return new Map();
+  const rows = await db.jobArray.findMany({
+    where: { namespaceId, name: { in: [...names] } },
+    select: { id: true, name: true, size: true },
+    orderBy: [{ name: 'asc' }, { id: 'desc' }],
+    distinct: ['name'],
+  });
+  checkCount(rows.reduce((sum, { size }) => sum + size, 0));
+  const jobs = await db.job.findMany({
+    where: { arrayId: { in: rows.map(({ id }) => id) } },
+    select: { ...memberColumns, arrayId: true },
+    orderBy: { id: 'asc' },
+  });
+  const byArray = Map.groupBy(jobs, ({ arrayId }) => arrayId);
+  return new Map(
+    rows.map(({ id, name }) => [name, { id, name, jobs: byArray.get(id) ?? [] }] as const),
+  );
+}
+
+/**
+ * Reads the newest array with a name.
+ * @throws AppError 401, 403, 404
+ */
+export async function getArray(
+  { db }: { db: Db },
+  viewer: Viewer,
+  { namespace, name }: { namespace: string; name: string },
+): Promise<ArrayRow> {
+  demandAccount(viewer);
+  const { id } = await resolveNamespace(db, namespace);
+  demand(viewer, 'job.read', anyTargetIn(viewer, id));
+  const array = await db.jobArray.findFirst({
+    where: { namespaceId: id, name, jobs: { some: visibleTo(viewer) } },
+    orderBy: { id: 'desc' },
+  });
+  if (!array) throw notFound('Array');
+  return array;
+}
+
+export type ArrayRow = Prisma.JobArrayGetPayload<object>;
+
+/** Reads an array by its id; null if it does not exist or the viewer may not see its jobs. */
+export function findArray(
+  { db }: { db: Db },
+  viewer: Viewer,
+  id: string,
+): Promise<ArrayRow | null> {
+  return db.jobArray.findFirst({ where: { id, jobs: { some: visibleTo(viewer) } } });
+}
 
 /** The viewer may see a job of the array, and so all of them: they have the same repository. */
 export async function countArrayJobs(

@@ -38,6 +38,8 @@ export type JobToInsert = {
   array?: ArrayRequest | null;
   /** The name of the job in the file of the run. */
   runJob?: string;
+  /** The name of the array that the jobs with this `runJob` form, for a matrix. */
+  matrix?: string | null;
   /** How many jobs with this `runJob` may run at once in the run, for a matrix. */
   maxParallel?: number | null;
 };
@@ -89,6 +91,7 @@ export async function insertJobs(
   const neededHere = new Set(
     jobs.flatMap(({ needs = [] }) => needs.flatMap((one) => ('index' in one ? [one.index] : []))),
   );
+  const matrices = await insertMatrices(tx, namespace.id, jobs);
   const inserted: InsertedJob[][] = [];
   let at = 0;
   for (const [index, entry] of jobs.entries()) {
@@ -99,13 +102,16 @@ export async function insertJobs(
             ...job,
             when: need.when,
             runJob: jobs[need.index]?.runJob ?? null,
+            arrayId: matrices.get(jobs[need.index]?.matrix ?? '')?.id ?? null,
           }))
         : [need],
     );
     const isMany = count > MAX_UNBLOCKED;
     const isWatched = run !== undefined || neededHere.has(index);
+    const matrix = matrices.get(entry.matrix ?? '');
     const job = {
       ...entry,
+      part: matrix ? { arrayId: matrix.id, isFirst: matrix.first === index } : null,
       needs,
       namespace,
       run,
@@ -130,7 +136,26 @@ function earlierJobs(inserted: readonly InsertedJob[][], index: number): Inserte
   return jobs;
 }
 
-type Entry = Omit<JobToInsert, 'needs'> & {
+/** Inserts an array for each matrix. @returns its id, and the index of the first of its jobs, by its name */
+async function insertMatrices(
+  tx: Transaction,
+  namespaceId: string,
+  jobs: readonly JobToInsert[],
+): Promise<Map<string, { id: string; first: number }>> {
+  const found = new Map<string, { id: string; first: number }>();
+  for (const [first, { matrix: name, maxParallel = null }] of jobs.entries()) {
+    if (name == null || found.has(name)) continue;
+    const id = newId('arr');
+    const size = jobs.filter(({ matrix }) => matrix === name).length;
+    await insertArray(tx, { id, name, namespaceId, size, maxParallel });
+    found.set(name, { id, first });
+  }
+  return found;
+}
+
+type Entry = Omit<JobToInsert, 'needs' | 'matrix'> & {
+  /** The array of its matrix. */
+  part: { arrayId: string; isFirst: boolean } | null;
   needs: readonly Need[];
   namespace: { id: string; name: string };
   run: { id: string } | undefined;
@@ -142,12 +167,12 @@ type Entry = Omit<JobToInsert, 'needs'> & {
 async function insertEntry(
   { secretBox }: { secretBox: SecretBox },
   tx: Transaction,
-  { job, needs, array, run, runJob, maxParallel, namespace, ids, isMany, isWatched }: Entry,
+  { job, needs, array, part, run, runJob, maxParallel, namespace, ids, isMany, isWatched }: Entry,
 ): Promise<InsertedJob[]> {
   const { data, secrets, labels } = job;
   const arrayId = array ? newId('arr') : null;
   if (array && arrayId)
-    await insertArray(tx, { id: arrayId, name: data.name, namespace, ...array });
+    await insertArray(tx, { id: arrayId, name: data.name, namespaceId: namespace.id, ...array });
   const set = arrayId
     ? { key: `array ${arrayId}`, maxParallel: array?.maxParallel ?? null }
     : run && runJob !== undefined
@@ -171,6 +196,7 @@ async function insertEntry(
     ...shared,
     inputs: JSON.stringify(linkInputs(JSON.parse(data.inputs), needs)),
     ...(array && { arrayId, arraySize: array.size }),
+    ...(part && { arrayId: part.arrayId }),
     runId: run?.id ?? null,
     runJob: runJob ?? null,
     blocked,
@@ -181,6 +207,7 @@ async function insertEntry(
     availableAt: now,
     nextSeq: 2,
   };
+  const folded = array ? 'array_index > 0' : `${part !== null && !part.isFirst}`;
   const statement = createStatementParts();
   const { parts, parameter, values } = statement;
   parts.push(`v as (select * from jsonb_to_recordset(${parameter(JSON.stringify(rows), 'jsonb')})
@@ -189,7 +216,7 @@ async function insertEntry(
   const given = Object.values(columns).map((value) => parameter(value));
   parts.push(`r as (
     insert into jobs (id, name, array_index, secrets, folded, ${names})
-    select id, name, array_index, decode(secrets, 'hex'), ${array ? 'array_index > 0' : 'false'}, ${given}
+    select id, name, array_index, decode(secrets, 'hex'), ${folded}, ${given}
     from v order by id)`);
   if (labels.length > 0) {
     const lists = [labels.map(({ key }) => key), labels.map(({ value }) => value)];
@@ -216,14 +243,14 @@ async function insertEntry(
 
 async function insertArray(
   tx: Transaction,
-  array: { id: string; name: string; namespace: { id: string } } & ArrayRequest,
+  array: { id: string; name: string; namespaceId: string } & ArrayRequest,
 ): Promise<void> {
-  const { id, name, namespace, size, maxParallel } = array;
+  const { id, name, namespaceId, size, maxParallel } = array;
   await runStatement(
     tx,
     `insert into job_arrays (id, namespace_id, name, size, max_parallel) values ($1, $2, $3, $4, $5)
      returning id`,
-    [id, namespace.id, name, size, maxParallel],
+    [id, namespaceId, name, size, maxParallel],
   );
 }
 
@@ -234,9 +261,10 @@ function addNeeds({ parts, parameter }: Parts, needs: readonly Need[]): void {
   const byId = new Map(needs.map((need) => [need.id, need]));
   const listed = parameter(JSON.stringify([...byId.values()]), 'jsonb');
   parts.push(`needed as (
-    insert into job_needs (job_id, needed_id, needed_name, run_job, condition)
-    select v.id, n.id, n.name, n."runJob", n.when::"NeedCondition"
-    from v, jsonb_to_recordset(${listed}) as n (id text, name text, "runJob" text, "when" text))`);
+    insert into job_needs (job_id, needed_id, needed_name, run_job, array_id, condition)
+    select v.id, n.id, n.name, n."runJob", n."arrayId", n.when::"NeedCondition"
+    from v, jsonb_to_recordset(${listed})
+      as n (id text, name text, "runJob" text, "arrayId" text, "when" text))`);
 }
 
 function addSlots({ parts, parameter }: Parts, slots: readonly SlotRequest[], isPending: boolean) {

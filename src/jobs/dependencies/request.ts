@@ -3,6 +3,7 @@ import type { GroupConflict, NeedCondition } from '../../../prisma/generated/enu
 import { AppError, invalid } from '../../base/errors.ts';
 import { demand, type Viewer } from '../../identity/permissions.ts';
 import type { Db } from '../../platform/database/client.ts';
+import { findArrays } from './arrays.ts';
 
 export type DependencyInput = {
   needs?: readonly NeedRequest[] | null;
@@ -13,8 +14,14 @@ export type DependencyInput = {
 /** @param job the name of a job of the same namespace */
 export type NeedRequest = { job: string; when?: NeedCondition | null };
 
-/** A need of an existing job. @param runJob see the model `JobNeed` */
-export type Need = { id: string; name: string; when: NeedCondition; runJob: string | null };
+/** A need of an existing job. @param runJob and `arrayId`: see the model `JobNeed` */
+export type Need = {
+  id: string;
+  name: string;
+  when: NeedCondition;
+  runJob: string | null;
+  arrayId: string | null;
+};
 
 export type ArrayRequest = { size: number; maxParallel: number | null };
 
@@ -23,7 +30,7 @@ export const DEPENDENCY_RULES = {
   maxArraySize: 10_000,
   /** The command, variables and secrets of an array are stored with each of its jobs. */
   maxArrayBytes: 256 * 2 ** 20,
-  /** Each job of an array has a row for each of its needs. */
+  /** Each job has a row for each job that it needs. */
   maxArrayNeeds: 50_000,
   /** The names of branches, which groups may contain, have at most 255 bytes. */
   groupBytes: 500,
@@ -66,11 +73,7 @@ function checkArray(
     throw invalid('array', `size must be from 1 to ${maxArraySize}`);
   if (maxParallel != null && (maxParallel < 1 || maxParallel > size))
     throw invalid('array', 'maxParallel must be from 1 to size');
-  if (size * needs > maxArrayNeeds)
-    throw invalid(
-      'needs',
-      `must not have more than ${maxArrayNeeds} entries for all jobs of the array`,
-    );
+  if (size * needs > maxArrayNeeds) throw tooManyNeeds();
   const longest = arrayJobName(name, size - 1);
   if (longest.length > 100)
     throw invalid(
@@ -84,6 +87,14 @@ function checkArray(
       `the command, env and secrets of all its jobs must not be longer than ${maxArrayBytes / 2 ** 20} MiB in total`,
     );
   return { size, maxParallel: maxParallel ?? null };
+}
+
+function tooManyNeeds(): AppError {
+  const { maxArrayNeeds } = DEPENDENCY_RULES;
+  return invalid(
+    'needs',
+    `must not name more than ${maxArrayNeeds} jobs, for all jobs of an array`,
+  );
 }
 
 export function arrayJobName(name: string, index: number): string {
@@ -100,29 +111,42 @@ function checkGroup(group: string): string {
 }
 
 /**
- * Finds the jobs that needs name. A new job can only need jobs that exist, and needs never change, so there are no circles.
- * @throws AppError 403, 404 naming the field `needs`
+ * Finds the jobs that needs name: one job, or all jobs of an array. A new job can only need jobs that exist, and needs never
+ * change, so there are no circles.
+ * @param size how many jobs get these needs
+ * @throws AppError 400, 403, 404 naming the field `needs`
  */
 export async function resolveNeeds(
   { db }: { db: Db },
   viewer: Viewer,
   namespaceId: string,
-  needs: readonly Required<NeedRequest>[],
+  { needs, size }: { needs: readonly Required<NeedRequest>[]; size: number },
 ): Promise<Need[]> {
   if (needs.length === 0) return [];
   const jobs = await db.job.findMany({
     where: { namespaceId, name: { in: needs.map(({ job }) => job) } },
     select: { id: true, name: true, namespaceId: true, repositoryId: true },
   });
-  return needs.map(({ job: name, when }) => {
-    const job = jobs.find((one) => one.name === name);
-    if (!job) throw neededJobMissing(name);
-    demand(viewer, 'job.read', job);
-    return { id: job.id, name, when: when ?? 'succeeded', runJob: null };
+  const byName = new Map(jobs.map((job) => [job.name, job]));
+  const others = needs.flatMap(({ job }) => (byName.has(job) ? [] : job));
+  const arrays = await findArrays(db, namespaceId, others, (count) => {
+    if ((jobs.length + count) * size > DEPENDENCY_RULES.maxArrayNeeds) throw tooManyNeeds();
+  });
+  return needs.flatMap(({ job: name, when: condition }): Need[] => {
+    const when = condition ?? 'succeeded';
+    const job = byName.get(name);
+    const array = arrays.get(name);
+    for (const one of job ? [job] : (array?.jobs ?? [])) demand(viewer, 'job.read', one);
+    if (job) return [{ id: job.id, name, when, runJob: null, arrayId: null }];
+    if (!array) throw neededJobMissing(name);
+    return array.jobs.map((one) => ({
+      ...{ id: one.id, name: one.name, when },
+      ...{ runJob: array.name, arrayId: array.id },
+    }));
   });
 }
 
 export function neededJobMissing(name: string): AppError {
-  const message = `needs: there is no job ${name} in the namespace`;
+  const message = `needs: there is no job or array ${name} in the namespace`;
   return new AppError('not_found', message, { field: 'needs' });
 }

@@ -3,7 +3,7 @@ import type { Prisma } from '../../../prisma/generated/client.ts';
 import type { JobStatus as Status } from '../../../prisma/generated/enums.ts';
 import { builder } from '../../platform/schema/builder.ts';
 import { selectOf } from '../../platform/schema/select.ts';
-import { countArrayJobs } from '../dependencies/arrays.ts';
+import { type ArrayRow, countArrayJobs, findArray } from '../dependencies/arrays.ts';
 import { DEPENDENCY_RULES } from '../dependencies/request.ts';
 import { findJob, type MatrixValue } from '../jobs.ts';
 import { defineEnum, JobStatus } from './enums.ts';
@@ -30,9 +30,13 @@ const JobConcurrencyConflict = defineEnum(
 );
 
 export const JobNeedInput = builder.inputType('JobNeedInput', {
-  description: 'A job that must have ended before the new job starts.',
+  description: 'A job or an array that must have ended before the new job starts.',
   fields: (t) => ({
-    job: t.string({ required: true, description: 'The name of a job of the same namespace.' }),
+    job: t.string({
+      required: true,
+      description:
+        'The name of a job of the same namespace, or of an array: then all its jobs. A job comes before an array of the same name.',
+    }),
     when: t.field({
       type: JobNeedCondition,
       defaultValue: 'succeeded',
@@ -69,33 +73,6 @@ export const JobConcurrencyInput = builder.inputType('JobConcurrencyInput', {
   }),
 });
 
-type NeedRow = Prisma.JobNeedGetPayload<object>;
-
-export const JobNeed = builder.objectRef<NeedRow>('JobNeed').implement({
-  description: 'A job that another job needs.',
-  fields: (t) => ({
-    name: t.exposeString('neededName', { description: 'The name of the needed job.' }),
-    job: t.prismaField({
-      type: 'Job',
-      nullable: true,
-      description: 'The needed job; null if it was deleted or the viewer may not see it.',
-      resolve: (query, { neededId }, _args, { services, viewer }) =>
-        findJob(services, viewer, neededId, selectOf<Prisma.JobSelect>(query)) as never,
-    }),
-    when: t.expose('condition', {
-      type: JobNeedCondition,
-      description: 'How it must have ended.',
-    }),
-    runJob: t.exposeString('runJob', {
-      nullable: true,
-      description:
-        'In a run, the name of the needed job in the file; null for other jobs. Of several with the same name, the jobs of a matrix, `FAILED` demands that all have ended and at least one of them failed.',
-    }),
-  }),
-});
-
-type ArrayRow = Prisma.JobArrayGetPayload<object>;
-
 const JobStatusCount = builder
   .objectRef<{ status: Status; count: number }>('JobStatusCount')
   .implement({
@@ -107,11 +84,12 @@ const JobStatusCount = builder
   });
 
 export const JobArray = builder.objectRef<ArrayRow>('JobArray').implement({
-  description: 'Jobs that one request created together.',
+  description: 'Jobs that one request, or a matrix of a run, created together.',
   fields: (t) => ({
     id: t.exposeID('id', { description: 'The id, by which lists of jobs can be filtered.' }),
     name: t.exposeString('name', {
-      description: 'The name. The names of its jobs are this name with `-` and the index.',
+      description:
+        'The name. The names of its jobs are this name with `-` and the index, in a run with the number of the combination.',
     }),
     size: t.exposeInt('size', { description: 'The number of jobs that were created.' }),
     maxParallel: t.exposeInt('maxParallel', {
@@ -123,6 +101,60 @@ export const JobArray = builder.objectRef<ArrayRow>('JobArray').implement({
       complexity: { field: 10 },
       description: 'The number of its jobs in each status, without deleted jobs.',
       resolve: ({ id }, _args, { services }) => countArrayJobs(services, id),
+    }),
+  }),
+});
+
+/** A row of `job_needs`, or all rows of an array that is needed as a whole. */
+type NeedRow = Prisma.JobNeedGetPayload<object>;
+
+/** Keeps one need of those that name all jobs of an array. */
+export function foldNeeds(needs: readonly NeedRow[]): NeedRow[] {
+  const seen = new Set<string>();
+  return needs.filter(({ arrayId }) => {
+    if (arrayId === null) return true;
+    const isNew = !seen.has(arrayId);
+    seen.add(arrayId);
+    return isNew;
+  });
+}
+
+export const JobNeed = builder.objectRef<NeedRow>('JobNeed').implement({
+  description: 'A job, or an array of jobs, that another job needs.',
+  fields: (t) => ({
+    name: t.string({
+      description:
+        'The name of the needed job or array; of a matrix in the same run, the name in the file.',
+      resolve: ({ neededName, arrayId, runJob }) =>
+        arrayId === null ? neededName : (runJob ?? neededName),
+    }),
+    job: t.prismaField({
+      type: 'Job',
+      nullable: true,
+      description:
+        'The needed job; null for an array, and if it was deleted or the viewer may not see it.',
+      resolve: (query, { neededId, arrayId }, _args, { services, viewer }) =>
+        arrayId === null
+          ? (findJob(services, viewer, neededId, selectOf<Prisma.JobSelect>(query)) as never)
+          : null,
+    }),
+    array: t.field({
+      type: JobArray,
+      nullable: true,
+      description:
+        'The needed array, which is also that of a matrix; null for a job, and if all its jobs were deleted or the viewer may not see them.',
+      resolve: ({ arrayId }, _args, { services, viewer }) =>
+        arrayId === null ? null : findArray(services, viewer, arrayId),
+    }),
+    when: t.expose('condition', {
+      type: JobNeedCondition,
+      description:
+        'How it must have ended. Of an array, all jobs must have succeeded; `FAILED` demands that all have ended and at least one failed.',
+    }),
+    runJob: t.exposeString('runJob', {
+      nullable: true,
+      description:
+        'In a run, the name of the needed job in the file; for another array its name; null for other jobs.',
     }),
   }),
 });

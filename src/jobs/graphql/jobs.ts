@@ -18,6 +18,7 @@ import { selectForChild, selectForField, selectOf } from '../../platform/schema/
 import { Repository } from '../../repositories/graphql/repositories.ts';
 import { type AccessRow, accessColumns, isVisible } from '../../repositories/repositories.ts';
 import * as downloads from '../artifacts/downloads.ts';
+import { getArray } from '../dependencies/arrays.ts';
 import { readJobIdentity } from '../identity.ts';
 import { readInputs } from '../inputs.ts';
 import * as jobs from '../jobs.ts';
@@ -29,7 +30,7 @@ import * as runtime from '../runtime.ts';
 import { MAX_POINTS, readUsagePoints } from '../usage-history.ts';
 import { toAnalytics } from '../usage-sampling.ts';
 import { AttemptConnection } from './attempts.ts';
-import { JobArray, JobConcurrency, JobMatrixValue, JobNeed } from './dependencies.ts';
+import { foldNeeds, JobArray, JobConcurrency, JobMatrixValue, JobNeed } from './dependencies.ts';
 import { Gpu, JobSort, JobStatus, Region } from './enums.ts';
 import { JobFilter, JobLabel } from './filters.ts';
 import { IdToken, JobPermissions } from './identity.ts';
@@ -192,7 +193,7 @@ export const Job = builder.prismaNode('Job', {
       type: [JobNeed],
       description: 'The jobs that must have ended before this job starts.',
       select: { needs: { orderBy: { neededId: 'asc' } } },
-      resolve: ({ needs }) => needs,
+      resolve: ({ needs }) => foldNeeds(needs),
     }),
     array: t.field({
       type: JobArray,
@@ -377,6 +378,16 @@ builder.queryFields((t) => ({
       const select = selectForField<Prisma.JobSelect>(context, info);
       return jobs.getJob(context.services, context.viewer, args, select) as never;
     },
+  }),
+  jobArray: t.field({
+    type: JobArray,
+    nullable: true,
+    description: 'An array by its name; of several with the same name, the newest one.',
+    args: {
+      namespace: t.arg.string({ required: true, description: 'The name of the owner.' }),
+      name: t.arg.string({ required: true, description: 'The name of the array.' }),
+    },
+    resolve: (_root, args, { services, viewer }) => getArray(services, viewer, args),
   }),
   jobPage: t.field({
     type: JobPage,

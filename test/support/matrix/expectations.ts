@@ -56,6 +56,16 @@ const owner = (actor: string) => (actor === 'writer' ? actor : 'admin');
 const job = async (world: World, by?: string) => ({ namespace, name: await world.job(by) });
 const jobs = async (world: World) => ({ namespace, names: [await world.job()] });
 
+const array = async (world: World) => {
+  const name = world.unique();
+  const input = { namespace, name, repo: 'acme/work', command: 'exit 0', gpu: 'NONE' };
+  await world.asOperator(
+    'mutation ($input: CreateJobInput!) { createJob(input: $input) { job { id } } }',
+    { input: { ...input, array: { size: 1 } } },
+  );
+  return { namespace, name };
+};
+
 export const QUERIES: Record<string, Rule[]> = {
   health: [{ from: 'anyone' }],
   version: [{ from: 'anyone' }],
@@ -83,6 +93,7 @@ export const QUERIES: Record<string, Rule[]> = {
   servers: [{ from: 'operator' }],
   queue: [{ from: 'operator' }],
   job: [{ from: 'read', args: (world) => job(world) }],
+  jobArray: [{ from: 'read', args: array }],
   jobPage: [{ from: 'read', ...named }],
   webhook: [{ from: 'admin', args: async (world) => ({ id: await world.webhook() }) }],
   // Shows only what the caller may administer, possibly nothing.

@@ -1,7 +1,8 @@
 import { Link } from '@tanstack/react-router';
 import type { ResultOf } from '../../graphql/graphql.ts';
-import { formatEnum } from '../../ui/format.ts';
+import { formatCount, formatEnum } from '../../ui/format.ts';
 import { JobStatusBadge } from '../../ui/status.tsx';
+import { StatusCounts } from '../jobs/array-row.tsx';
 import type { JobFacts } from './queries.ts';
 import { Setting } from './setting.tsx';
 
@@ -10,9 +11,8 @@ const CONDITIONS = { SUCCEEDED: 'must succeed', FAILED: 'must fail', FINISHED: '
 
 type Need = ResultOf<typeof JobFacts>['needs'][number];
 
-function describeCondition({ when, runJob }: Need, needs: readonly Need[]): string {
-  const isOfMatrix = runJob !== null && needs.filter((one) => one.runJob === runJob).length > 1;
-  return when === 'FAILED' && isOfMatrix ? `one of ${runJob} must fail` : CONDITIONS[when];
+function describeCondition({ when, array }: Need): string {
+  return when === 'FAILED' && array ? 'one must fail' : CONDITIONS[when];
 }
 
 /** The jobs that the job needs, its array, and its concurrency group. */
@@ -25,7 +25,9 @@ export function Dependencies({ job }: { job: ResultOf<typeof JobFacts> }) {
           <ul className="space-y-1">
             {needs.map((need) => (
               <li key={need.name} className="flex min-h-6 flex-wrap items-center gap-x-2">
-                {need.job ? (
+                {need.array ? (
+                  <ArrayLink namespace={namespace} array={need.array} />
+                ) : need.job ? (
                   <Link
                     to="/$namespace/-/jobs/$job"
                     params={{ namespace, job: need.job.name }}
@@ -37,9 +39,10 @@ export function Dependencies({ job }: { job: ResultOf<typeof JobFacts> }) {
                   <span>{need.name} (deleted)</span>
                 )}
                 {need.when !== 'SUCCEEDED' && (
-                  <span className="text-dim">{describeCondition(need, needs)}</span>
+                  <span className="text-dim">{describeCondition(need)}</span>
                 )}
                 {need.job && <JobStatusBadge status={need.job.status} />}
+                {need.array && <StatusCounts counts={need.array.counts} />}
               </li>
             ))}
           </ul>
@@ -47,15 +50,10 @@ export function Dependencies({ job }: { job: ResultOf<typeof JobFacts> }) {
       )}
       {array && (
         <Setting name="Array">
-          <Link
-            to="/$namespace/-/jobs"
-            params={{ namespace }}
-            search={{ array: array.id }}
-            className="link break-all"
-          >
-            {array.name}
-          </Link>
-          , {(job.arrayIndex ?? 0) + 1} of {array.size}
+          <ArrayLink namespace={namespace} array={array} />
+          {job.arrayIndex === null
+            ? ` of ${formatCount(array.size, 'job')}`
+            : `, ${job.arrayIndex + 1} of ${array.size}`}
         </Setting>
       )}
       {concurrency && (
@@ -65,5 +63,24 @@ export function Dependencies({ job }: { job: ResultOf<typeof JobFacts> }) {
         </Setting>
       )}
     </>
+  );
+}
+
+function ArrayLink({
+  namespace,
+  array: { id, name },
+}: {
+  namespace: string;
+  array: { id: string; name: string };
+}) {
+  return (
+    <Link
+      to="/$namespace/-/jobs"
+      params={{ namespace }}
+      search={{ array: id }}
+      className="link break-all"
+    >
+      {name}
+    </Link>
   );
 }

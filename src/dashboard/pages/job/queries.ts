@@ -31,7 +31,7 @@ export const JobFacts = graphql(`
     totalCost
     runtimeSeconds
     outputPath
-    needs { name when runJob job { id name status } }
+    needs { name when job { id name status } array { id name size counts { status count } } }
     array { id name size }
     arrayIndex
     matrixValues { key value }

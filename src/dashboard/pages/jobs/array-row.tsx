@@ -41,14 +41,21 @@ export function ArrayRow({
           {maxParallel !== null && `, at most ${maxParallel} at once`}
         </p>
       </div>
-      <ul className="flex flex-wrap gap-2">
-        {counts.map(({ status, count }) => (
-          <li key={status} className="inline-flex items-center gap-1 text-sm tabular-nums">
-            <span>{count}</span>
-            <JobStatusBadge status={status} />
-          </li>
-        ))}
-      </ul>
+      <StatusCounts counts={counts} />
     </li>
+  );
+}
+
+/** The number of jobs in each status. */
+export function StatusCounts({ counts }: Pick<JobArray, 'counts'>) {
+  return (
+    <ul className="flex flex-wrap gap-2">
+      {counts.map(({ status, count }) => (
+        <li key={status} className="inline-flex items-center gap-1 text-sm tabular-nums">
+          <span>{count}</span>
+          <JobStatusBadge status={status} />
+        </li>
+      ))}
+    </ul>
   );
 }
