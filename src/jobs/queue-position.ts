@@ -155,6 +155,11 @@ function describeNeed(
   const hasRegions = machines.some(({ regions }) => regions !== undefined);
   const waitsFor = describeRequest(job, hasRegions);
   const inRegion = machines.filter((machine) => servesRegion(machine, job));
+  // It may have what the job needs, which is unknown while it takes no jobs.
+  const silent = inRegion.find(({ unavailableReason }) => unavailableReason !== undefined);
+  const notOffered = silent
+    ? `${NOT_OFFERED}, and the cluster "${silent.id}" takes no jobs now: ${silent.unavailableReason}`
+    : NOT_OFFERED;
   const withGpus = inRegion.filter((machine) => !machine.away && hasGpus(machine, job));
   if (withGpus.some((machine) => canRun(machine, job))) return { waitsFor, missing: null };
   const imageServer = 'a server that runs container images';
@@ -162,11 +167,11 @@ function describeNeed(
     if (!runsImages(machines))
       return { waitsFor: imageServer, missing: 'no worker has a container engine' };
     if (job.gpu !== 'none' || !runsImages(inRegion))
-      return { waitsFor: `${waitsFor} on ${imageServer}`, missing: NOT_OFFERED };
+      return { waitsFor: `${waitsFor} on ${imageServer}`, missing: notOffered };
   }
-  if (job.gpu === 'none' && runsImages(inRegion))
+  if (job.gpu === 'none' && runsImages(inRegion) && !silent)
     return { waitsFor: imageServer, missing: 'no container engine answers' };
-  return { waitsFor, missing: NOT_OFFERED };
+  return { waitsFor, missing: notOffered };
 }
 
 function describeRequest(job: JobRow, hasRegions: boolean): string {

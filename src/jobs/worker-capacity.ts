@@ -10,8 +10,8 @@ export const WORKER_SILENCE_S = 60;
 type GpuRequest = { gpu: string; gpuCount: number };
 
 /**
- * An advertised machine. `away`: a placeholder without resources for container engines, or a cluster, that do not answer now.
- * `unavailableReason`: why a cluster does not answer, for the operator.
+ * An advertised machine. `away`: a placeholder without resources for container engines that do not answer, or a cluster that
+ * takes no jobs now. `unavailableReason`: why a cluster takes none.
  */
 export type WorkerCapacity = Machine & { away?: boolean; unavailableReason?: string };
 
@@ -44,8 +44,10 @@ export function listAdvertisedMachines(
   runner: Pick<Runner, 'machines' | 'clusters' | 'hasUnavailableEngine'>,
   slots: number,
 ): WorkerCapacity[] {
-  const silentClusters = listClusters(runner).flatMap(({ id, unavailableReason }) =>
-    unavailableReason === undefined ? [] : { ...SILENT_CLUSTER, id, unavailableReason },
+  const silentClusters = listClusters(runner).flatMap(({ id, unavailableReason, regions }) =>
+    unavailableReason === undefined
+      ? []
+      : { ...SILENT_CLUSTER, id, unavailableReason, ...(regions && { regions }) },
   );
   const machines = [...listUsableMachines(runner, slots), ...silentClusters];
   const isEngineExpected = slots > 0 || listClusters(runner).length > 0;

@@ -56,7 +56,7 @@ export async function openClusters(
       }),
     );
     const state = engine.unavailableReason
-      ? `does not answer yet (${engine.unavailableReason}); its jobs wait`
+      ? `takes no jobs yet (${engine.unavailableReason}); its jobs wait`
       : 'answers';
     log.info(`${engine.title}${name === cluster.kind ? '' : ` "${name}"`} ${state}`);
   }

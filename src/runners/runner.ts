@@ -39,8 +39,13 @@ export function listAttemptKinds({
   return kinds;
 }
 
-/** `unavailableReason`: why the cluster does not answer now; `machines` omits it then. */
-export type ClusterState = { id: string; unavailableReason?: string | undefined };
+/**
+ * `unavailableReason`: why the cluster takes no jobs now, for example because it does not answer; `machines` omits it then.
+ * `regions`: as of its machine.
+ */
+export type ClusterState = Pick<Machine, 'id' | 'regions'> & {
+  unavailableReason?: string | undefined;
+};
 
 /** The clusters of the runner, also those that do not answer now. */
 export function listClusters({

@@ -265,6 +265,28 @@ test('jobs on a cluster use no slots, also while it does not answer', async () =
   }
 });
 
+test('a job that only a cluster could run waits with the reason for which the cluster takes no jobs', async () => {
+  const runner = clusterRunner({ machines: [CLUSTER] });
+  const unavailableReason = 'Loam has no permission for pods (create)';
+  Object.assign(runner, { machines: [], clusters: [{ id: 'hpc', unavailableReason }] });
+  await using app = await startApp({ config: { jobSlots: 0 }, overrides: { runner } });
+  const ada = await withAda(app);
+  await run(ada, 'plain', 'exit 0');
+  await run(ada, 'image', 'exit 0', { image: 'debian:12' });
+  await run(ada, 'gpu', 'exit 0', { gpu: 'T4' });
+  for (const name of ['plain', 'image', 'gpu'])
+    await eventually(async () =>
+      expect(await job(ada, 'ada', name)).toMatchObject({
+        status: 'QUEUED',
+        progress: expect.stringMatching(
+          /: no worker offers it, and the cluster "hpc" takes no jobs now: Loam has no permission for pods \(create\)$/,
+        ),
+      }),
+    );
+  Object.assign(runner, { machines: [CLUSTER], clusters: [{ id: 'hpc' }] });
+  await untilWaiting(runner, 'plain');
+});
+
 test('a worker without slots runs jobs on its clusters', async () => {
   const runner = clusterRunner({ machines: [LOCAL, CLUSTER] });
   await using app = await startApp({ config: { jobSlots: 0 }, overrides: { runner } });

@@ -70,7 +70,8 @@ const MachineType = builder.objectRef<MachineState>('Machine').implement({
     }),
     unavailableReason: t.exposeString('unavailableReason', {
       nullable: true,
-      description: 'Why a cluster does not answer; null if it answers, and for other machines.',
+      description:
+        'Why a cluster takes no jobs now, for example because it does not answer; null if it takes jobs, and for other machines.',
     }),
   }),
 });

@@ -67,7 +67,7 @@ export type ClusterEngine = AsyncDisposable & {
    * without an image are refused if it cannot run them.
    */
   readonly capacity: Pick<Machine, 'cpus' | 'memoryBytes' | 'gpus' | 'withImage' | 'withoutImage'>;
-  /** Why the engine does not answer at the moment. */
+  /** Why the engine takes no jobs at the moment: it does not answer, or Loam lacks a permission. */
   readonly unavailableReason?: string | undefined;
   /**
    * Submits the agent of the attempt, unless it was submitted already. The capacity has its GPU model, and allows its image.

@@ -111,8 +111,9 @@ class ClusterRunner implements AgentRunner {
   }
 
   get clusters(): readonly ClusterState[] {
+    const { machine, regions } = this.#options;
     const { unavailableReason } = this.#engine;
-    return [{ id: this.#options.machine, unavailableReason }];
+    return [{ id: machine, unavailableReason, ...(regions && { regions }) }];
   }
 
   get hasUnavailableEngine(): boolean {

@@ -2,6 +2,7 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import {
   ApiException,
+  AuthorizationV1Api,
   CoreV1Api,
   KubeConfig,
   NetworkingV1Api,
@@ -35,6 +36,7 @@ export type KubernetesApi = AsyncDisposable & {
    */
   core<T>(request: (api: CoreV1Api) => Promise<T>): Promise<T>;
   networking<T>(request: (api: NetworkingV1Api) => Promise<T>): Promise<T>;
+  authorization<T>(request: (api: AuthorizationV1Api) => Promise<T>): Promise<T>;
 };
 
 const REQUEST_TIMEOUT_MS = 30_000;
@@ -112,11 +114,13 @@ export function connectToCluster({
     );
   const core = config.makeApiClient(CoreV1Api);
   const networking = config.makeApiClient(NetworkingV1Api);
+  const authorization = config.makeApiClient(AuthorizationV1Api);
   return {
     namespace: namespace ?? (current.namespace || 'default'),
     watch: new Watch(config),
     core: (request) => send(() => request(core)),
     networking: (request) => send(() => request(networking)),
+    authorization: (request) => send(() => request(authorization)),
     [Symbol.asyncDispose]: () => config.close(),
   };
 }

@@ -13,6 +13,7 @@ import { ApiError, connectToCluster, type KubernetesApi } from './api.ts';
 import { Attempts } from './attempts.ts';
 import { ensureNetworkPolicy } from './network-policy.ts';
 import { isNodeReady, type NodeSize, readLargestNode } from './nodes.ts';
+import { describeMissing, findMissingPermissions, isPermissionRefusal } from './permissions.ts';
 import {
   attemptOf,
   buildPod,
@@ -32,6 +33,8 @@ const KILL_GRACE_S = 1;
 /** A pod that is being created for this long is explained by its events. */
 const CREATION_MS = 30_000;
 const RETRY_MS = 5_000;
+/** How often missing permissions are looked up again. */
+const PERMISSIONS_MS = 10_000;
 /** Before the first answer. */
 const NO_ANSWER = 'it has not answered yet';
 
@@ -78,6 +81,7 @@ class KubernetesEngine implements ClusterEngine {
   #largest: NodeSize | undefined;
   #failure: string | undefined = NO_ANSWER;
   #isPrepared = false;
+  #permissionsTimer: NodeJS.Timeout | undefined;
 
   constructor(options: KubernetesEngineOptions, api: KubernetesApi) {
     const { config, worker } = options;
@@ -91,7 +95,7 @@ class KubernetesEngine implements ClusterEngine {
         onPod: (pod) => this.#onPod(pod),
         onDeleted: (identity, last) => this.#onDeleted(identity, last),
         onConnected: () => void this.#onConnected(),
-        onError: (error) => this.#onError(error),
+        onError: (error) => void this.#onError(error),
       },
     });
   }
@@ -146,7 +150,7 @@ class KubernetesEngine implements ClusterEngine {
       // It is the Secret of an earlier call for the same pod.
       if (error.reason !== 'AlreadyExists') {
         await this.#deletePod(podName(attempt), KILL_GRACE_S);
-        throw toSubmitError(error);
+        throw await this.#toSubmitError(error);
       }
     }
     this.#removed.delete(podName(attempt));
@@ -164,13 +168,14 @@ class KubernetesEngine implements ClusterEngine {
       return await this.#api.core((core) => core.createNamespacedPod({ namespace, body }));
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
-      if (error.reason !== 'AlreadyExists') throw toSubmitError(error);
+      if (error.reason !== 'AlreadyExists') throw await this.#toSubmitError(error);
     }
     const name = podName(attempt);
     const existing = await this.#api
       .core((core) => core.readNamespacedPod({ namespace, name }))
-      .catch((error) => {
-        throw error instanceof ApiError ? new RunnerUnavailable(error.message) : error;
+      .catch(async (error) => {
+        if (!(error instanceof ApiError)) throw error;
+        throw (await this.#noteRefusal(error)) ?? new RunnerUnavailable(error.message);
       });
     if (attemptOf(existing) !== attempt)
       throw new Unstartable(
@@ -215,6 +220,7 @@ class KubernetesEngine implements ClusterEngine {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
+    clearTimeout(this.#permissionsTimer);
     for (const name of [...this.#steps.keys()]) this.#cancelStep(name);
     await Promise.all([this.#watch[Symbol.asyncDispose](), this.#api[Symbol.asyncDispose]()]);
     this.#attempts[Symbol.dispose]();
@@ -225,36 +231,76 @@ class KubernetesEngine implements ClusterEngine {
   /** Never rejects. */
   async #onConnected(): Promise<void> {
     try {
-      if (!this.#isPrepared) await this.#prepare();
-      this.#isPrepared = true;
-      if (this.#failure !== undefined && this.#failure !== NO_ANSWER)
-        this.#options.log.info('Kubernetes answers again');
-      this.#failure = undefined;
+      this.#isPrepared ||= await this.#prepare();
       this.#opened.resolve();
+      if (!this.#isPrepared) return;
+      if (this.#failure !== undefined && this.#failure !== NO_ANSWER)
+        this.#options.log.info('Kubernetes takes jobs again');
+      this.#failure = undefined;
     } catch (error) {
-      this.#onError(error as Error);
+      await this.#onError(error as Error);
     }
   }
 
-  #onError(error: Error): void {
+  /** Never rejects. */
+  async #onError(error: Error): Promise<void> {
+    const refusal = error instanceof ApiError ? await this.#noteRefusal(error) : undefined;
     // Before the first answer the operator is at hand, who can mend the configuration.
-    if (error instanceof ApiError)
+    if (error instanceof ApiError && !refusal)
       this.#opened.reject(
-        new ConfigError(
-          `Kubernetes refuses a request of Loam, which needs the permissions in docs/clusters.md: ${error.message}`,
-        ),
+        new ConfigError(`Kubernetes refuses a request of Loam: ${error.message}`),
       );
-    else this.#opened.resolve();
-    if (this.#failure !== error.message)
-      this.#options.log.warn(`Kubernetes does not answer: ${error.message}`);
-    this.#failure = error.message;
+    if (!refusal) this.#fail(error.message);
+    this.#opened.resolve();
   }
 
-  /** Reads what does not change, and creates the policy for the network. */
-  async #prepare(): Promise<void> {
+  #fail(reason: string): void {
+    if (this.#failure !== reason) this.#options.log.warn(`Kubernetes takes no jobs: ${reason}`);
+    this.#failure = reason;
+  }
+
+  /**
+   * If a permission is missing, the cluster takes no jobs until the operator has granted it.
+   * @returns undefined if the refusal has another reason. Never rejects
+   */
+  async #noteRefusal(error: ApiError): Promise<RunnerUnavailable | undefined> {
+    if (error.status !== 403) return undefined;
+    // Without an answer, the text of the refusal decides.
+    const missing = await this.#findMissing().catch(() => undefined);
+    if (missing?.required.length) this.#noteMissing(describeMissing(missing.required, this.#api));
+    else if (isPermissionRefusal(error)) this.#noteMissing(error.message);
+    else return undefined;
+    return new RunnerUnavailable(this.#failure);
+  }
+
+  #noteMissing(reason: string): void {
+    this.#isPrepared = false;
+    this.#fail(reason);
+    clearTimeout(this.#permissionsTimer);
+    this.#permissionsTimer = setTimeout(() => void this.#onConnected(), PERMISSIONS_MS).unref();
+  }
+
+  #findMissing() {
+    const { config, network } = this.#options;
+    return findMissingPermissions(this.#api, { config, hasNetworkPolicy: network !== 'host' });
+  }
+
+  /**
+   * Checks the permissions, reads what does not change, and creates the policy for the network.
+   * @returns false if a permission is missing
+   */
+  async #prepare(): Promise<boolean> {
     const { config, agentUrl, network = 'internet', allow = [], log } = this.#options;
+    const { required, optional } = await this.#findMissing();
+    if (required.length > 0) {
+      this.#noteMissing(describeMissing(required, this.#api));
+      return false;
+    }
+    for (const permission of optional)
+      log.warn(`Kubernetes: ${describeMissing([permission], this.#api)}: ${permission.without}`);
     this.#largest ??= await this.#readLargestNode(config);
-    if (network === 'host') return;
+    const mayCreatePolicy = !optional.some(({ resource }) => resource === 'networkpolicies');
+    if (network === 'host' || !mayCreatePolicy) return true;
     try {
       const { workerLabel } = this.#podOptions;
       await ensureNetworkPolicy(this.#api, { workerLabel, agentUrl, network, allow });
@@ -264,6 +310,7 @@ class KubernetesEngine implements ClusterEngine {
         `Jobs in Kubernetes may reach private networks: Loam cannot create a NetworkPolicy (${error.message})`,
       );
     }
+    return true;
   }
 
   async #readLargestNode({
@@ -369,16 +416,22 @@ class KubernetesEngine implements ClusterEngine {
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
       if (error.status === 404) return false;
-      throw new RunnerUnavailable(`Kubernetes: ${error.message}`, { cause: error });
+      const refusal = await this.#noteRefusal(error);
+      throw refusal ?? new RunnerUnavailable(`Kubernetes: ${error.message}`, { cause: error });
     }
   }
-}
 
-/** An exhausted quota frees itself when other jobs end; every other refusal depends on the job or the configuration. */
-function toSubmitError(error: ApiError): Unstartable | RunnerUnavailable {
-  const isTemporary =
-    error.status === 409 || /exceeded quota|namespaces? .* not found/.test(error.message);
-  return isTemporary
-    ? new RunnerUnavailable(error.message)
-    : new Unstartable(`Kubernetes refused the job: ${error.message}`);
+  /**
+   * A missing permission is the operator's to grant, and an exhausted quota frees itself when other jobs end. Every other refusal
+   * depends on the job or the configuration.
+   */
+  async #toSubmitError(error: ApiError): Promise<Unstartable | RunnerUnavailable> {
+    const refusal = await this.#noteRefusal(error);
+    if (refusal) return refusal;
+    const isTemporary =
+      error.status === 409 || /exceeded quota|namespaces? .* not found/.test(error.message);
+    return isTemporary
+      ? new RunnerUnavailable(error.message)
+      : new Unstartable(`Kubernetes refused the job: ${error.message}`);
+  }
 }

@@ -131,6 +131,8 @@ export class PodWatch {
       const isIdle = error?.name === 'TimeoutError' && isConnected;
       if (!error || isIdle || signal.aborted) ended.resolve();
       else if (error.statusCode === 410) ended.reject(new ApiError(410, 'Expired', error.message));
+      else if (error.statusCode === 403)
+        ended.reject(new ApiError(403, 'Forbidden', error.message));
       else ended.reject(error);
     };
     const path = `/api/v1/namespaces/${api.namespace}/pods`;

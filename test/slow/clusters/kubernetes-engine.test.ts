@@ -233,6 +233,35 @@ test('the engine says why an attempt waits, and what it can never run', async ()
   await expect(broken.submit(submission(agent.url))).rejects.toThrow(/refused the job.*missing/);
 });
 
+test('without permissions the cluster takes no jobs, until they are granted', async () => {
+  const agent = await serveAgent('exit 0');
+  const engine = await openEngine();
+  await cluster.kubectl('delete', 'rolebinding', 'loam');
+  const grant = () =>
+    cluster.kubectl(
+      'create',
+      'rolebinding',
+      'loam',
+      '--role=loam',
+      '--serviceaccount=loam-jobs:loam',
+    );
+  const job = submission(agent.url);
+  // The API server may know the binding for a moment.
+  await eventually(async () =>
+    expect(await engine.submit(job).catch((error) => error)).toBeInstanceOf(RunnerUnavailable),
+  );
+  const reason =
+    'Loam has no permission for pods (create, get, list, watch, delete), secrets (create) in the namespace loam-jobs (docs/clusters.md)';
+  await eventually(() => expect(engine.unavailableReason).toBe(reason));
+  const late = await openEngine();
+  expect(late.unavailableReason).toBe(reason);
+  await grant();
+  for (const one of [engine, late])
+    await eventually(() => expect(one.unavailableReason).toBeUndefined());
+  await engine.submit(job);
+  expect((await stateOf(engine, job.attempt, 'ended')).end).toMatchObject({ exitCode: 0 });
+});
+
 test('a pod that somebody deletes is lost when it has ended', async () => {
   const agent = await serveAgent(
     "trap 'echo told; exit 9' TERM; echo up; while :; do sleep 0.1; done",

@@ -60,7 +60,7 @@ export default function ServersPage() {
                         </span>
                         {machine.unavailableReason !== null && (
                           <p className="break-words text-bad">
-                            does not answer: {machine.unavailableReason}
+                            takes no jobs: {machine.unavailableReason}
                           </p>
                         )}
                       </li>
