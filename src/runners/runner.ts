@@ -109,9 +109,9 @@ export type Outcome =
   | { kind: 'unstartable'; reason: string }
   /**
    * The work was lost together with its machine or its supervising process. `unreachable`: the machine does not answer, so
-   * the log may not end.
+   * the log may not end. `reason`: why, for the job's user, if that is known.
    */
-  | { kind: 'lost'; unreachable?: true };
+  | { kind: 'lost'; unreachable?: true; reason?: string };
 
 /** Percentages are of the GPUs and vCPUs that the attempt has reserved. */
 export type Usage = {
@@ -125,6 +125,11 @@ export type Usage = {
 /** Thrown by `prepare` with a reason for the job's user. Other errors are faults of the server. */
 export class Unstartable extends Error {
   override name = 'Unstartable';
+}
+
+/** Thrown by `start` with a reason for the job's user: the attempt was lost before its start, and has certainly not begun. */
+export class AttemptLost extends Error {
+  override name = 'AttemptLost';
 }
 
 /** The machine or engine does not answer at the moment. The state of the work is unknown, so the caller retries the step. */
@@ -201,7 +206,7 @@ export type Runner = {
    * @param mayBegin called immediately before the start, unless the work has started; default: the work may begin
    * @returns false when the work has not started and will not start: `mayBegin` returned false, the signal aborted, or the
    *   attempt was lost before its start
-   * @throws Unstartable
+   * @throws Unstartable, AttemptLost
    */
   start(handle: Handle, mayBegin?: MayBegin, options?: StartOptions): Promise<boolean>;
   /**

@@ -3,7 +3,7 @@ import { expect, test } from 'vitest';
 import type { PrismaClient } from '../../prisma/generated/client.ts';
 import { claimJobs, type WaitingJob } from '../../src/jobs/worker/claim.ts';
 import { endLostAttempt } from '../../src/jobs/worker/finish.ts';
-import { ArtifactsLost, type Machine, Unstartable } from '../../src/runners/runner.ts';
+import { ArtifactsLost, AttemptLost, type Machine, Unstartable } from '../../src/runners/runner.ts';
 import {
   type ClusterRunner,
   clusterRunner,
@@ -166,6 +166,24 @@ test('a job that a cluster loses before its start is queued again, three times a
     retryCount: 0,
     progress: 'failed: its machine or its supervising process was lost 4 times',
   });
+});
+
+test('a job whose agent cannot start says why, while it waits and when it fails', async () => {
+  const runner = clusterRunner();
+  await using app = await startApp({ overrides: { runner } });
+  const ada = await withAda(app);
+  await run(ada, 'old', 'echo ran');
+  const reason = 'Slurm: exit code 1 on n1: GLIBC_2.28 not found';
+  let previous: WaitingAttempt | undefined;
+  for (let losses = 0; losses < 4; losses++) {
+    const next = await untilWaiting(runner, 'old', previous);
+    previous = next;
+    next.refuse(new AttemptLost(reason));
+  }
+  expect(await until(ada, 'ada', 'old', 'FAILED')).toMatchObject({
+    progress: `failed: its machine or its supervising process was lost 4 times, at last: ${reason}`,
+  });
+  expect(await lines(ada, 'ada', 'old')).toEqual([reason, reason, reason, reason]);
 });
 
 test('a job whose node is lost with its artifacts runs again, unless its command has failed', async () => {

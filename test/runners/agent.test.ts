@@ -1,7 +1,7 @@
 /** Runners of clusters, over an engine that starts agents on this machine. */
 import { describe, expect, test } from 'vitest';
 import type { EngineEnd } from '../../src/runners/agent/engine.ts';
-import { ArtifactsLost, type Handle, type Runner } from '../../src/runners/runner.ts';
+import { ArtifactsLost, AttemptLost, type Handle, type Runner } from '../../src/runners/runner.ts';
 import { listMarkedPids } from '../../src/runners/supervisor/proc.ts';
 import { agentRunner } from '../support/agent-runner.ts';
 import { eventually } from '../support/eventually.ts';
@@ -17,10 +17,10 @@ import {
 const never = new AbortController().signal;
 
 /** The second runner uses the same engine, because this engine has no memory outside its process. */
-function loopbackRunner(options: { leaseMs?: number } = {}) {
+function loopbackRunner({ node, ...options }: { leaseMs?: number; node?: string[] } = {}) {
   let engine: LoopbackEngine | undefined;
   return agentRunner(async (dir) => {
-    engine ??= new LoopbackEngine(dir);
+    engine ??= new LoopbackEngine(dir, node);
     return engine;
   }, options);
 }
@@ -70,9 +70,22 @@ describe('agent', () => {
       agent.child.kill('SIGSTOP');
       const unknown = { exitCode: null, outOfMemory: false, isLoss: false, reason: 'none' };
       agent.state = { kind: 'running', commandEnd: { ...unknown, ...how } };
-      expect(await started).toBe(false);
+      await expect(started).rejects.toThrow(new AttemptLost('Loopback: none'));
     },
   );
+
+  test('an agent that ends before its claim leaves its last output in the reason', async () => {
+    await using made = await loopbackRunner({
+      node: [
+        '--import',
+        'data:text/javascript,Object.defineProperty(process.versions, "node", { value: "18.20.4" })',
+      ],
+    });
+    const handle = await made.runner.prepare(attemptSpec('true'), never);
+    await expect(made.runner.start(handle)).rejects.toThrow(
+      /^Loopback: the agent ended with 69: Loam needs Node\.js 22 or later, and this is v/,
+    );
+  });
 
   test('a GPU that the cluster does not have is refused with a reason', async () => {
     await using made = await loopbackRunner();

@@ -144,6 +144,22 @@ test('a command that has ended while its agent runs is no end of the attempt', (
   expect(isUnsupervised(pod('agentGone'))).toBe(true);
 });
 
+test('an agent that ends before its job leaves its last output in the reason', () => {
+  const message = 'Loam needs Node.js 22 or later, and this is v18.20.4\n';
+  for (const name of ['agentGone', 'deleted']) {
+    const gone = pod(name);
+    const agent = gone.status?.containerStatuses?.find((one) => one.name === 'agent');
+    if (!agent?.state) throw new Error('no agent');
+    agent.state = { terminated: { exitCode: 69, reason: 'Error', message } };
+    const state = follow(gone).state('att');
+    const end = state.kind === 'running' ? state.commandEnd : state.kind === 'ended' && state.end;
+    expect(end, name).toMatchObject({
+      isLoss: true,
+      reason: `the agent ended with exit code 69 on ${gone.spec?.nodeName}: ${message.trim()}`,
+    });
+  }
+});
+
 test('lack of memory is no loss', () => {
   expect(stateOf('outOfMemory')).toMatchObject({
     kind: 'ended',

@@ -15,7 +15,7 @@ import { Attempts } from '../../src/runners/slurm/attempts.ts';
 import { batchArguments, batchScript, type Placement } from '../../src/runners/slurm/batch-job.ts';
 import { type Commands, createCommands } from '../../src/runners/slurm/commands.ts';
 import { imageCommand } from '../../src/runners/slurm/images.ts';
-import { type Job, parseJobs, toState } from '../../src/runners/slurm/jobs.ts';
+import { type Job, parseJobs, toState, workerOf } from '../../src/runners/slurm/jobs.ts';
 import { parsePartition } from '../../src/runners/slurm/nodes.ts';
 import { parseUsers } from '../../src/runners/slurm/users.ts';
 
@@ -24,12 +24,13 @@ const NAME = `loam-${ATTEMPT}`;
 const never = new AbortController().signal;
 
 /** As `squeue` 22.05 printed it. */
-const line = (rest: string, id = '17') => `${id}|${NAME}|nobody|${rest}|Loam job, worker w|\n`;
+const line = (rest: string, id = '17', output = '') =>
+  `${id}|${NAME}|nobody|${rest}|Loam job, worker w${output}|\n`;
 const RUNNING = 'RUNNING|None|node1|main|0|1795703869';
 const [now, soon] = [new Date(1_795_703_900_000), 1_795_709_269];
 
-function job(rest: string, id?: string): Job {
-  const [parsed] = parseJobs(line(rest, id));
+function job(rest: string, id?: string, output?: string): Job {
+  const [parsed] = parseJobs(line(rest, id, output));
   if (!parsed) throw new Error('no job');
   return parsed;
 }
@@ -228,6 +229,26 @@ test.for([undefined, '/shared'])('the script starts an agent below %s', (dir) =>
   );
   // Some shells serve a longer here-document from a process of their own.
   expect(script.length).toBeLessThan(4_096);
+});
+
+test('an agent that ends before its claim leaves its last output in the comment of its job', () => {
+  const ended = (exit: number, output: string) =>
+    job(`FAILED|NonZeroExitCode|node1|main|${exit << 8}|0`, '17', `; agent: ${output}`);
+  const old = ended(69, 'Loam needs Node.js 22 or later');
+  expect(workerOf(old)).toBe('w');
+  expect(toState(old, now)).toMatchObject({
+    kind: 'ended',
+    end: {
+      isLoss: false,
+      reason: expect.stringContaining('node1: Loam needs Node.js 22 or later;'),
+    },
+  });
+  expect(toState(ended(1, 'node: version GLIBC_2.28 not found'), now)).toMatchObject({
+    end: {
+      mayBeStartFailure: true,
+      reason: 'exit code 1 on node1: node: version GLIBC_2.28 not found',
+    },
+  });
 });
 
 afterEach(() => {

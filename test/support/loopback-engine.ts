@@ -30,12 +30,17 @@ export class LoopbackEngine implements ClusterEngine {
   readonly unavailableReason = undefined;
   readonly agents = new Map<string, Agent>();
   readonly #dir: string;
+  readonly #nodeOptions: readonly string[];
   readonly #removals = new Set<Promise<void>>();
   #changed = Promise.withResolvers<void>();
 
-  /** @param dir the folders of nodes */
-  constructor(dir: string) {
+  /**
+   * @param dir the folders of nodes
+   * @param nodeOptions for the agents' Node
+   */
+  constructor(dir: string, nodeOptions: readonly string[] = []) {
     this.#dir = dir;
+    this.#nodeOptions = nodeOptions;
   }
 
   async submit({ attempt, agent }: Submission): Promise<void> {
@@ -51,7 +56,7 @@ export class LoopbackEngine implements ClusterEngine {
         jobDir: JSON.stringify(dir),
       },
     });
-    const child = spawn(process.execPath, ['--input-type=module', '-'], {
+    const child = spawn(process.execPath, [...this.#nodeOptions, '--input-type=module', '-'], {
       stdio: ['pipe', 'ignore', 'pipe'],
       detached: true,
     });

@@ -10,6 +10,7 @@ import { DISK_FULL_MESSAGE, isDiskFull } from '../../platform/database/outage.ts
 import { StorageUnavailable } from '../../platform/storage/storage.ts';
 import { inSpan, inTrace, type Span } from '../../platform/tracing/spans.ts';
 import {
+  AttemptLost,
   type Handle,
   type LogCursor,
   type Outcome,
@@ -229,6 +230,7 @@ async function startProcess(
     const hasStarted = await runner.start(prepared, mayBegin, { report, signal: watch.ended });
     return hasStarted ? begun : { outcome: { kind: 'lost' } };
   } catch (error) {
+    if (error instanceof AttemptLost) return { outcome: { kind: 'lost', reason: error.message } };
     if (!(error instanceof Unstartable)) throw error;
     return { outcome: { kind: 'unstartable', reason: error.message } };
   }

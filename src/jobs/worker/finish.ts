@@ -118,7 +118,7 @@ export async function finishAttempt(
 ): Promise<void> {
   const { id, job } = attempt;
   const { stored, note, storeFailure } = collected;
-  const reason = outcome.kind === 'unstartable' ? outcome.reason : undefined;
+  const reason = outcome.kind === 'exited' ? undefined : outcome.reason;
   const stopReason =
     outcome.kind === 'exited' && outcome.timedOut ? (describeMaxCost(job) ?? undefined) : undefined;
   const notes = [
@@ -157,7 +157,7 @@ async function recordEnd(
   collected: CollectedArtifacts,
 ): Promise<LockedJob | null> {
   if (outcome.kind === 'lost') {
-    await endLostAttempt({ db }, { attemptId: id, jobId: job.id });
+    await endLostAttempt({ db }, { attemptId: id, jobId: job.id, reason: outcome.reason });
     return null;
   }
   const exited = outcome.kind === 'exited' ? outcome : null;
@@ -322,7 +322,7 @@ const MAX_LOSSES = 3;
  */
 export function endLostAttempt(
   { db }: Pick<Deps, 'db'>,
-  { attemptId, jobId }: { attemptId: string; jobId: string },
+  { attemptId, jobId, reason }: { attemptId: string; jobId: string; reason?: string | undefined },
 ): Promise<boolean> {
   return db.$transaction(async (tx) => {
     await tx.$executeRaw`set local lock_timeout = '2s'`;
@@ -330,10 +330,12 @@ export function endLostAttempt(
       if (job.attemptId !== attemptId) return null;
       const lossCount = job.lossCount + 1;
       const set = { lossCount };
+      const queued = `waiting for capacity: ${reason ?? 'the machine was lost'}`;
       if (lossCount <= MAX_LOSSES)
-        return { to: 'queued', phase: 'waiting for capacity: the machine was lost', set };
-      const phase = `failed: its machine or its supervising process was lost ${lossCount} times`;
-      return { to: 'failed', phase, set };
+        return { to: 'queued', phase: queued.slice(0, MAX_PROGRESS), set };
+      const failed = `failed: its machine or its supervising process was lost ${lossCount} times`;
+      const phase = reason === undefined ? failed : `${failed}, at last: ${reason}`;
+      return { to: 'failed', phase: phase.slice(0, MAX_PROGRESS), set };
     });
     // Needed even if the attempt no longer holds the job: followers of a cancelled job wait for this notification.
     await notifyReaders(tx, `job:${jobId}`);

@@ -48,6 +48,8 @@ export type AgentOptions = {
   sharedDir?: string;
   /** How this node runs images; unset: it cannot. In a pod the engine runs them. */
   images?: ImageProgram;
+  /** Called when this agent has the attempt. */
+  onClaimed?(): void;
 };
 
 /** Size of the file that is deleted when the disk is full, to have room for the last lines and the exit record. */
@@ -72,6 +74,7 @@ export async function runAgent(options: AgentOptions): Promise<number> {
     const request = { method: 'POST', json: claim, signal: signals.beforeStart } as const;
     const spec = (await (await client.request('claim', request)).json()) as AgentSpec;
     client.leaseMs = spec.leaseMs;
+    options.onClaimed?.();
     return await runClaimed(options, { client, launcher, signals, spec });
   } catch (error) {
     if (!(error instanceof Refused) && !signals.beforeStart.aborted) throw error;

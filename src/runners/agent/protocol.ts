@@ -25,6 +25,10 @@ export const NONCE_HEADER = 'loam-agent';
 export const LEASE_MS = 3_600_000;
 /** Exit code of an agent that no server answered, or that was refused (EX_TEMPFAIL). Nothing runs any more. */
 export const NO_SERVER_EXIT = 75;
+/** The agent needs this version of Node.js, or a later one. */
+export const MIN_NODE_MAJOR = 22;
+/** Exit code of a bootstrap program on an earlier Node.js (EX_UNAVAILABLE). */
+export const NODE_VERSION_EXIT = 69;
 /** An unanswered `control` request is answered after this time. It also tells both sides that the other one lives. */
 export const CONTROL_MS = 20_000;
 /** The most that a request sends of the log. */

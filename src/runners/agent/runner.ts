@@ -16,6 +16,7 @@ import { CpuShares } from '../cpu-share.ts';
 import {
   ArtifactsLost,
   ArtifactsNotKept,
+  AttemptLost,
   type AttemptSpec,
   type ClusterState,
   GRACE_MS,
@@ -228,6 +229,7 @@ class ClusterRunner implements AgentRunner {
           throw new Unstartable(
             `${this.#engine.title} ended the attempt before the command began: ${end.reason}`,
           );
+        if (end) throw new AttemptLost(`${this.#engine.title}: ${end.reason}`);
         return false;
       }
       if (state.kind === 'waiting') report(`waiting for ${this.#engine.title}: ${state.reason}`);

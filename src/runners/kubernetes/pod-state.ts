@@ -42,6 +42,11 @@ export function toState(
     // A pod without a node has never had a process. Otherwise the deletion may have been forced.
     return isScheduled(pod) ? { kind: 'unknown' } : { kind: 'ended', end: DELETED_EARLY };
   if (isNodeSilent || hasSilentNode(pod)) return { kind: 'unknown' };
+  if (isUnsupervised(pod)) {
+    const reason = describeAgentEnd(pod) ?? 'The agent has ended.';
+    const commandEnd = { exitCode: null, outOfMemory: false, isLoss: true, reason };
+    return { kind: 'running', commandEnd };
+  }
   if (trouble && (trouble.isFinal || isOverdue)) return { kind: 'refused', reason: trouble.reason };
   const commandEnd = findCommandEnd(pod);
   if (commandEnd) return { kind: 'running', commandEnd };
@@ -103,9 +108,23 @@ function findEnd(pod: PodView): EngineEnd {
     exitCode: isOwnFault ? KILLED : null,
     outOfMemory: false,
     isLoss: !isOwnFault,
-    reason: describeReason(pod.status) || 'The pod failed without a reason.',
+    reason:
+      describeReason(pod.status) || describeAgentEnd(pod) || 'The pod failed without a reason.',
   };
 }
+
+/** An agent that failed, with its last output; undefined if it did not fail. */
+function describeAgentEnd(pod: PodView): string | undefined {
+  const ended = statusOf(pod, AGENT_CONTAINER)?.state?.terminated;
+  if (!ended || ended.exitCode === 0) return undefined;
+  const where = pod.spec?.nodeName ? ` on ${pod.spec.nodeName}` : '';
+  const output = ended.message?.trim().slice(-MAX_OUTPUT);
+  const details = output || (ended.reason !== 'Error' && ended.reason);
+  return `the agent ended with exit code ${ended.exitCode}${where}${details ? `: ${details}` : ''}`;
+}
+
+/** Characters of the last output of an agent. */
+const MAX_OUTPUT = 400;
 
 function describeReason({ reason, message }: { reason?: string; message?: string } = {}): string {
   return [reason, message?.trim()].filter(Boolean).join(': ');
@@ -134,7 +153,7 @@ function findCommandEnd(pod: PodView): EngineEnd | undefined {
   const reason =
     details ||
     (wasDeleted
-      ? 'The pod was deleted.'
+      ? (describeAgentEnd(pod) ?? 'The pod was deleted.')
       : `The container ended with exit code ${exitCode} (${[ended.reason, ended.message].filter(Boolean).join(': ')}).`);
   return {
     exitCode: isUnknown ? null : exitCode,

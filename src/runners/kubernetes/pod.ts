@@ -169,6 +169,8 @@ function buildAgentContainer({ agent, attempt }: Submission, options: PodOptions
     image: agentImage,
     command: ['node', '--input-type=module', '--eval', escapeExpansion(script)],
     workingDir: AGENT_DIR,
+    // The end of its log, if it fails: the reason of an agent that cannot start.
+    terminationMessagePolicy: 'FallbackToLogsOnError',
     env: [
       { name: 'NODE_NAME', valueFrom: { fieldRef: { fieldPath: 'spec.nodeName' } } },
       { name: 'HOME', value: AGENT_DIR },

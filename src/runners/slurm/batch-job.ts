@@ -3,7 +3,7 @@ import type { SlurmConfig } from '../../base/config/slurm.ts';
 import { buildBootstrap } from '../agent/bootstrap.ts';
 import type { Submission } from '../agent/engine.ts';
 import { GRACE_MS } from '../runner.ts';
-import { NO_FOLDER_EXIT } from './jobs.ts';
+import { NO_FOLDER_EXIT, OUTPUT_MARK } from './jobs.ts';
 import type { Account } from './users.ts';
 
 export function nameOf(attempt: string): string {
@@ -82,11 +82,6 @@ function toComment(job: Submission['job'], worker: string): string {
   return `Loam job ${plain(job.id)} (${plain(job.name)}) of ${plain(job.namespace)}, worker ${worker}`;
 }
 
-/** The worker that submitted the job with this comment. */
-export function workerOf({ comment }: { comment: string }): string | undefined {
-  return /, worker (\S+)$/.exec(comment)?.[1];
-}
-
 /** Folder of the attempt in a folder that the nodes share. */
 export function sharedFolder(dir: string, worker: string): string {
   return `${dir}/${worker}`;
@@ -97,12 +92,16 @@ export function sharedFolder(dir: string, worker: string): string {
  * the token is in no argument and no environment. `exec`, because `scancel` signals only the script's own process.
  * The name of the folder has a random part: everyone on the cluster knows the job's name and could make the folder before the
  * agent, and a second agent of the attempt removes its own folder when its claim is refused.
+ *
+ * The output of the job goes to no file, so an agent that ends before its claim writes its last output into the comment of its
+ * job, which a user may change. So does this script if Node cannot run at all, for example because the node has an old libc.
  */
 export function batchScript(
-  { attempt, agent: { url, token } }: Submission,
+  { attempt, agent: { url, token }, job }: Submission,
   { node, dir, images }: SlurmConfig,
   worker: string,
 ): string {
+  const comment = toComment(job, worker) + OUTPUT_MARK;
   const parent = dir ? JSON.stringify(sharedFolder(dir, worker)) : "(process.env.TMPDIR || '/tmp')";
   const prefix = JSON.stringify(`/${nameOf(attempt)}-`);
   const bootstrap = buildBootstrap({
@@ -118,9 +117,16 @@ export function batchScript(
       node: 'process.env.SLURMD_NODENAME ?? hostname()',
       ...(images && { images: JSON.stringify(images) }),
     },
+    leaveOutput: `(text) => execFileSync('scontrol', ['update', 'JobId=' + process.env.SLURM_JOB_ID, 'Comment=' + ${JSON.stringify(comment)} + text.replace(/[^\\w.,:;/@() -]+/g, ' ')], { stdio: 'ignore', timeout: 5000 })`,
   });
   return `#!/bin/sh
 # An agent of Loam, which runs a job and reports to ${url.replaceAll('\n', '')}
+output=$('${node}' --version 2>&1) || {
+  code=$?
+  output=$(printf %s "$output" | tail -c 300 | tr -c '[:alnum:].,:;/@()_-' ' ')
+  scontrol update "JobId=$SLURM_JOB_ID" "Comment=${comment}$output" >/dev/null 2>&1
+  exit $code
+}
 exec '${node}' --input-type=module - <<'LOAM'
 ${bootstrap}LOAM
 `;

@@ -13,16 +13,9 @@ import type { ClusterEngine, EngineState, Submission } from '../agent/engine.ts'
 import { RunnerFault, RunnerUnavailable, Unstartable } from '../runner.ts';
 import { openRemoval, type Removal } from '../supervisor/removal.ts';
 import { Attempts } from './attempts.ts';
-import {
-  batchArguments,
-  batchScript,
-  nameOf,
-  type Placement,
-  sharedFolder,
-  workerOf,
-} from './batch-job.ts';
+import { batchArguments, batchScript, nameOf, type Placement, sharedFolder } from './batch-job.ts';
 import { type Commands, createCommands, Refusal } from './commands.ts';
-import { attemptOf, isLive, JOB_FORMAT, type Job, parseJobs } from './jobs.ts';
+import { attemptOf, isLive, JOB_FORMAT, type Job, parseJobs, workerOf } from './jobs.ts';
 import { findAnsweringNodes, type Partition, readPartition } from './nodes.ts';
 import { accountOf, readUsers, type Users } from './users.ts';
 

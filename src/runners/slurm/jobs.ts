@@ -1,6 +1,6 @@
 /** What Slurm says about jobs, translated into states of attempts. */
 import type { EngineEnd, EngineState } from '../agent/engine.ts';
-import { NO_SERVER_EXIT } from '../agent/protocol.ts';
+import { MIN_NODE_MAJOR, NO_SERVER_EXIT, NODE_VERSION_EXIT } from '../agent/protocol.ts';
 
 const JOB_NAME = /^loam-([\w-]+)$/;
 
@@ -64,6 +64,20 @@ export function attemptOf({ name }: Pick<Job, 'name'>): string | undefined {
   return JOB_NAME.exec(name)?.[1];
 }
 
+/** Between the comment of a job and the last output of an agent that has ended before its claim. */
+export const OUTPUT_MARK = '; agent: ';
+const COMMENT = new RegExp(`, worker (\\S+?)(?:${OUTPUT_MARK}(.*))?$`);
+
+/** The worker that submitted the job with this comment. */
+export function workerOf({ comment }: Pick<Job, 'comment'>): string | undefined {
+  return COMMENT.exec(comment)?.[1];
+}
+
+/** The last output of an agent that has ended before its claim; empty if the agent has left none. */
+function agentOutputOf({ comment }: Pick<Job, 'comment'>): string {
+  return COMMENT.exec(comment)?.[2]?.trim() ?? '';
+}
+
 const WAITING = ['PENDING', 'CONFIGURING', 'REQUEUED', 'REQUEUE_HOLD', 'REQUEUE_FED'];
 const RUNNING = [
   ...['RUNNING', 'COMPLETING', 'SUSPENDED', 'STOPPED'],
@@ -103,8 +117,11 @@ export function toState(job: Job, now = new Date()): EngineState {
   return end ? { kind: 'ended', end } : { kind: 'unknown' };
 }
 
-function toEnd({ state, reason, status, node, partition }: Job): EngineEnd | null {
+function toEnd(job: Job): EngineEnd | null {
+  const { state, reason, status, node, partition } = job;
   const [code, signal] = [status >> 8, status & 0x7f];
+  const output = agentOutputOf(job);
+  const said = output && `: ${output}`;
   const end = { exitCode: null, outOfMemory: false, isLoss: false };
   const where = node ? ` on ${node}` : '';
   switch (state) {
@@ -121,11 +138,15 @@ function toEnd({ state, reason, status, node, partition }: Job): EngineEnd | nul
           reason: `the job failed${where} (${reason || 'no reason'})`,
         };
       if (code === NO_SERVER_EXIT)
-        return { ...end, isLoss: true, reason: `no server of Loam answered the agent${where}` };
+        return {
+          ...end,
+          isLoss: true,
+          reason: `no server of Loam answered the agent${where}${said}`,
+        };
       return {
         ...end,
         exitCode: code,
-        reason: `exit code ${code}${where}${HINTS[code] ?? ''}`,
+        reason: `exit code ${code}${where}${said}${HINTS[code] ?? ''}`,
         ...(code === START_FAILURE_EXIT && { mayBeStartFailure: true }),
       };
     case 'OUT_OF_MEMORY':
@@ -165,6 +186,7 @@ const NO_NODE =
 const HINTS: Record<number, string> = {
   126: NO_NODE,
   127: NO_NODE,
+  [NODE_VERSION_EXIT]: `; if the command never began, its Node.js is too old: install ${MIN_NODE_MAJOR} or later, or set LOAM_SLURM_NODE to its path`,
   [NO_FOLDER_EXIT]:
     '; if the command never began, the agent could not make its folder there: see LOAM_SLURM_DIR',
 };

@@ -72,7 +72,10 @@ export async function runAgent({ url, attempt, token, node, dir, jobDir, sharedD
   const say = (...words) => fetch(url + '/report', { method: 'POST', body: JSON.stringify({ attempt, token, node, words }) }).catch(() => {});
   const command = ${JSON.stringify(command)};
   await say('uid', String(process.getuid()), 'dirs', dir, jobDir);
-  if (command === 'leave') return 75;
+  if (command === 'leave') {
+    console.error('cannot start here');
+    return 75;
+  }
   process.on('SIGTERM', () => writeFileSync(sharedDir + '/control', 'TERM\\n'));
   const ended = Promise.withResolvers();
   execFileSync('mkfifo', ['-m', '600', ...['out', 'err', 'end', 'control'].map((name) => sharedDir + '/' + name)]);
@@ -281,12 +284,17 @@ test('a pod that somebody deletes is lost when it has ended', async () => {
   expect(agent.words(job.attempt)).toContain('told');
 });
 
-test('a job without its agent is ended, and lost', async () => {
+test('a job without its agent is ended, and lost with the last output of the agent', async () => {
   const agent = await serveAgent('leave');
   const engine = await openEngine();
   const job = submission(agent.url);
   await engine.submit(job);
-  expect((await stateOf(engine, job.attempt, 'ended')).end.isLoss).toBe(true);
+  expect((await stateOf(engine, job.attempt, 'ended')).end).toMatchObject({
+    isLoss: true,
+    reason: expect.stringMatching(
+      /^the agent ended with exit code 75 on node-\d: cannot start here$/,
+    ),
+  });
 });
 
 test('a job that needs more memory than it has is reported', async () => {

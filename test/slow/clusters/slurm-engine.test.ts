@@ -1,6 +1,6 @@
 /** The engine on a real Slurm cluster, with a stand-in for the agent that Loam serves. */
 import { once } from 'node:events';
-import { chmod, readdir, readFile } from 'node:fs/promises';
+import { chmod, readdir, readFile, writeFile } from 'node:fs/promises';
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
@@ -277,6 +277,25 @@ test('an agent that cannot begin says why', async () => {
   expect(await reach(withoutFolder, second.attempt, 'ended')).toMatchObject({
     end: { isLoss: false, reason: expect.stringContaining('could not make its folder there') },
   });
+  expect(received).toEqual([]);
+  const programs: [string, string, RegExp][] = [
+    ['broken', 'echo "node: libc.so.6: version GLIBC_2.28 not found" >&2; exit 1', /GLIBC_2\.28/],
+    [
+      'old',
+      `exec ${process.execPath} --import 'data:text/javascript,Object.defineProperty(process.versions, "node", { value: "18.20.4" })' "$@"`,
+      / on \w+: Loam needs Node\.js 22 or later, and this is v\S+; /,
+    ],
+  ];
+  for (const [name, command, reason] of programs) {
+    const node = join(cluster.shared, name);
+    await writeFile(node, `#!/bin/sh\n${command}\n`, { mode: 0o755 });
+    const engine = await openEngine({ config: { node } });
+    const third = submission(url);
+    await engine.submit(third);
+    expect(await reach(engine, third.attempt, 'ended'), name).toMatchObject({
+      end: { reason: expect.stringMatching(reason) },
+    });
+  }
   expect(received).toEqual([]);
 });
 
