@@ -30,7 +30,12 @@ import type { ByteRange } from '../platform/storage/storage.ts';
 import { allowLongBody, wasAnsweredEarly } from '../platform/web/connections.ts';
 import { shouldLog, toClientError, toErrorResponse } from '../platform/web/error-response.ts';
 import { refuseOtherMethods } from '../platform/web/methods.ts';
-import { etagMatches, forbidRendering, sendObject } from '../platform/web/send-object.ts';
+import {
+  downloadTypeOf,
+  etagMatches,
+  forbidRendering,
+  sendObject,
+} from '../platform/web/send-object.ts';
 import { drawBadge } from './badge.ts';
 import { ARCHIVE_PATH, sendArchive, verifyArchiveLink } from './browsing/archives.ts';
 import {
@@ -267,7 +272,7 @@ function serveDownload(services: Deps): RequestHandler<{ id: string; oid: string
     verifyBlobLink(services, link);
     if (await forwardIfRemote(services, req as unknown as Request, res, id)) return;
     const found = await findBlobDownload(services, link);
-    setDownloadHeaders(res, name, 'application/octet-stream');
+    setDownloadHeaders(res, name, downloadTypeOf(name));
     const contents = (range?: ByteRange) => found.open(range);
     const object = { size: found.size, etag: oid, open: contents };
     await sendObject(req, res, object, (send) =>

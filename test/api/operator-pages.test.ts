@@ -57,6 +57,18 @@ test('users in order of name, page by page, and search by parts of name and emai
   expect(await named('')).toHaveLength(3);
 });
 
+test('the health of the server says what its database and its disks do', async () => {
+  const query =
+    '{ serverHealth { isDatabaseReachable databaseMs disks { folder freeBytes totalBytes isLow } } }';
+  const { serverHealth } = await app.admin.gql(query);
+  expect(serverHealth).toMatchObject({ isDatabaseReachable: true });
+  for (const { freeBytes, totalBytes } of serverHealth.disks)
+    expect(totalBytes).toBeGreaterThanOrEqual(freeBytes);
+  expect(serverHealth.disks.length).toBeGreaterThan(0);
+  const { errors } = await ada.graphql(query);
+  expect(errors?.[0]?.extensions).toMatchObject({ code: 'PERMISSION_DENIED' });
+});
+
 test('organizations in order of name', async () => {
   expect((await app.admin.gql(ORGANIZATIONS)).organizations).toEqual({
     totalCount: 2,

@@ -1,8 +1,48 @@
-/** Parsers of the dashboard for file previews: tables, notebooks and patches. */
+/** File previews of the dashboard: Markdown, tables, notebooks and patches. */
+import { createElement } from 'react';
+import { renderToStaticMarkup } from 'react-dom/server';
+import ReactMarkdown from 'react-markdown';
 import { expect, test } from 'vitest';
+import {
+  rehypePlugins,
+  remarkPlugins,
+} from '../../src/dashboard/pages/repository/markdown-plugins.ts';
 import { parseTable } from '../../src/dashboard/pages/repository/parse-table.ts';
 import { findChangedWords, parsePatch } from '../../src/dashboard/pages/repository/patch.ts';
 import { readNotebook } from '../../src/dashboard/pages/repository/read-notebook.ts';
+
+function renderMarkdown(text: string): string {
+  const plugins = { remarkPlugins: remarkPlugins(text), rehypePlugins };
+  return renderToStaticMarkup(createElement(ReactMarkdown, plugins, text));
+}
+
+test('the children of void elements follow them', () => {
+  expect(renderMarkdown('<svg><input>a<b>c</b></input><br>d</br></svg>')).toMatch(
+    /<input[^>]*\/>a<b>c<\/b>/,
+  );
+  expect(renderMarkdown('<svg><img><input>a</input></img></svg>')).toContain('a');
+});
+
+test('the checkbox of a task has the text of the task as its name', () => {
+  const html = renderMarkdown('- [x] write **it**\n  - [ ] below\n- [ ] run\n\n  more\n');
+  expect([...html.matchAll(/aria-label="([^"]*)"/g)].map(([, name]) => name)).toEqual([
+    'write it',
+    'below',
+    'run',
+  ]);
+});
+
+test('quotes that begin with a marker are alerts', () => {
+  const html = renderMarkdown(
+    '> [!NOTE]\n> Read *this*.\n\n> [!warning]\n>\n> Stop.\n\n> [!NOTE] inline\n\n> [!OTHER]\n> no\n',
+  );
+  expect([...html.matchAll(/data-alert="([^"]*)"/g)].map(([, kind]) => kind)).toEqual([
+    'note',
+    'warning',
+  ]);
+  expect(html).toContain('<p>Read <em>this</em>.</p>');
+  expect(html).toContain('[!NOTE] inline');
+});
 
 test('CSV and tab-separated values are parsed by RFC 4180', () => {
   for (const [text, rows] of [

@@ -160,6 +160,7 @@ test('a cancelled job has its exit code while its last lines wait for disk space
     },
     room: Number.POSITIVE_INFINITY,
     demand() {},
+    disks: async () => [],
     async untilFree(signal) {
       while (low && !signal.aborted) await delay(10);
     },

@@ -574,6 +574,29 @@ test('directories and files show the objects of pointers, if the repository has 
     { name: 'no pointer', type: 'file', size_bytes: 130, mode: '100644' },
     { name: 't.csv', type: 'file', size_bytes: text.length, mode: '100644' },
   ]);
+  const { repository } = await ada.gql(
+    `query ($id: ID!) { repository: node(id: $id) { ... on Repository {
+       tree(path: "data") { entries { name isLargeFile } }
+       file(path: "data/t.csv") { isLargeFile }
+       lfsObjects(first: 9) { nodes { oid paths } } } } }`,
+    { id },
+  );
+  expect(repository).toEqual({
+    tree: {
+      entries: [
+        { name: 'b .bin', isLargeFile: true },
+        { name: 'no pointer', isLargeFile: false },
+        { name: 't.csv', isLargeFile: true },
+      ],
+    },
+    file: { isLargeFile: true },
+    lfsObjects: {
+      nodes: [
+        { oid: objectOf(binary).oid, paths: ['data/b .bin'] },
+        { oid: objectOf(text).oid, paths: ['data/t.csv'] },
+      ],
+    },
+  });
   const plain = (await ada.get(`${base}/file/plain.txt`)).body;
   expect(plain).toMatchObject({ content: 'plain', size_bytes: 5 });
   for (const [path, bytes, encoding] of [

@@ -1,8 +1,9 @@
 /** Health and version of this server. */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { demandOperator, type Viewer } from '../../identity/permissions.ts';
 import type { Db } from '../../platform/database/client.ts';
-import type { DiskSpace } from '../../platform/storage/disk-space.ts';
+import type { Disk, DiskSpace } from '../../platform/storage/disk-space.ts';
 
 const ROOT = join(import.meta.dirname, '../../..');
 
@@ -31,6 +32,25 @@ export async function isDatabaseReachable(db: Db): Promise<boolean> {
     () => false,
   );
   return Promise.race([reply, timeout]).finally(() => clearTimeout(timer));
+}
+
+export type ServerHealth = {
+  isDatabaseReachable: boolean;
+  /** The time of one query. */
+  databaseMs: number;
+  disks: Disk[];
+};
+
+/** The parts that `checkHealth` judges, for operators. @throws AppError 401, 403 */
+export async function readServerHealth(
+  { db, space }: { db: Db; space: DiskSpace },
+  viewer: Viewer,
+): Promise<ServerHealth> {
+  demandOperator(viewer);
+  const start = performance.now();
+  const reachable = await isDatabaseReachable(db);
+  const databaseMs = performance.now() - start;
+  return { isDatabaseReachable: reachable, databaseMs, disks: await space.disks() };
 }
 
 /** Read once: the files do not change while the process runs. */

@@ -70,9 +70,9 @@ export async function readTree(
 const POINTERS_PER_READ = 1_000;
 
 /** Returns the pointers among the blobs, by blob id. */
-async function readPointers(
+export async function readPointers(
   objects: ObjectReader,
-  blobs: readonly RawEntry[],
+  blobs: readonly { sha: string }[],
 ): Promise<Map<string, Pointer>> {
   const found = new Map<string, Pointer>();
   for (let at = 0; at < blobs.length; at += POINTERS_PER_READ) {

@@ -6,7 +6,8 @@ import { listPackFiles } from '../disk/pack-files.ts';
 import { GitError, git, gitLines } from '../processes/run.ts';
 import { HIDDEN_PREFIX } from './refs.ts';
 
-type TreeFile = { path: string; size: number };
+/** `sha`: the id of the blob. */
+type TreeFile = { path: string; size: number; sha: string };
 
 /** Yields every file of a commit's tree with its size, without submodules. Leaving the loop ends the process. */
 export async function* walkTree(
@@ -18,8 +19,8 @@ export async function* walkTree(
   for await (const line of gitLines(args, { dir, signal }, { separator: '\0' })) {
     // <mode> <type> <id> <size right-aligned>\t<path>
     const tab = line.indexOf('\t');
-    const [, type, , size] = line.slice(0, tab).split(/ +/);
-    if (type === 'blob') yield { path: line.slice(tab + 1), size: Number(size) };
+    const [, type, sha = '', size] = line.slice(0, tab).split(/ +/);
+    if (type === 'blob') yield { path: line.slice(tab + 1), size: Number(size), sha };
   }
 }
 

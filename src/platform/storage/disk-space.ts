@@ -4,7 +4,7 @@
  * PostgreSQL stops on a full disk, and git and jobs fail midway. So writes are refused while there is still room for running
  * work and for the database's own log. Operations that free space (deletions, cancellations) and reads are not refused.
  */
-import { statfs } from 'node:fs/promises';
+import { stat, statfs } from 'node:fs/promises';
 import { setTimeout as delay } from 'node:timers/promises';
 import { diskFull } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
@@ -22,11 +22,27 @@ async function freeBytes(folder: string): Promise<number> {
   return files > 0 && ffree < MIN_INODES ? 0 : bavail * bsize;
 }
 
+/** A disk that the server writes to, in bytes. `folder`: the first one on it. */
+export type Disk = { folder: string; free: number; total: number; isLow: boolean };
+
+async function readDisks(folders: readonly string[], floor: number): Promise<Disk[]> {
+  const disks = new Map<number, Disk>();
+  for (const folder of folders) {
+    const { dev } = await stat(folder);
+    if (disks.has(dev)) continue;
+    const [{ bsize, blocks }, free] = await Promise.all([statfs(folder), freeBytes(folder)]);
+    disks.set(dev, { folder, free, total: blocks * bsize, isLow: free < floor });
+  }
+  return [...disks.values()];
+}
+
 export type DiskSpace = Disposable & {
   /** Whether less than the minimum is free. */
   readonly low: boolean;
   /** Bytes that can be written before the minimum is reached. */
   readonly room: number;
+  /** The disks as they are now. */
+  disks(): Promise<Disk[]>;
   /** @throws AppError 500 if less than the minimum is free */
   demand(): void;
   /** Waits until writes are accepted again or `signal` aborts. */
@@ -78,6 +94,7 @@ export async function watchDiskSpace({ folders, floor, log, onFree }: Options): 
     get room() {
       return room;
     },
+    disks: () => readDisks(folders, floor),
     demand() {
       if (low) throw diskFull();
     },

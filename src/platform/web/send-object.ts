@@ -112,6 +112,14 @@ export function forbidRendering(res: Response): void {
   res.setHeader('Content-Security-Policy', "default-src 'none'; sandbox");
 }
 
+/**
+ * The type of a downloaded file. Browsers recognize images by their content, except for SVG. With `forbidRendering`, an SVG
+ * is an image within a page, where it runs no scripts, but never a page itself.
+ */
+export function downloadTypeOf(name: string): string {
+  return /\.svg$/i.test(name) ? 'image/svg+xml' : 'application/octet-stream';
+}
+
 /* Conditional requests (RFC 9110 section 13). */
 
 /**

@@ -54,6 +54,7 @@ export type File = {
   downloadUrl?: string;
   /** Like `downloadUrl`, but always set. */
   rawUrl: string;
+  isLargeFile: boolean;
 };
 
 const DIRECTORY_TOO_LARGE =
@@ -160,6 +161,7 @@ export async function readFile(
       encoding: large.isText ? 'utf-8' : 'binary',
       downloadUrl: url,
       rawUrl: url,
+      isLargeFile: true,
     };
   }
   const isInline = size <= INLINE_BYTES;
@@ -167,7 +169,7 @@ export async function readFile(
   const readNow = isInline && eagerText === undefined;
   const text = readNow ? await readTextOnServer(services, id, oid) : eagerText;
   const rawUrl = createBlobLink(services, id, oid, path);
-  const found = { path, ref: used, sizeBytes: size, rawUrl };
+  const found = { path, ref: used, sizeBytes: size, rawUrl, isLargeFile: false };
   if (typeof text === 'string') return { ...found, encoding: 'utf-8', content: text };
   const isText = text === undefined && (await isTextOnServer(services, id, oid));
   return {

@@ -35,6 +35,10 @@ const TreeEntry = builder.objectRef<authorship.EntryWithLastCommit>('TreeEntry')
       description:
         'The size of a file; for a large file, the size of its contents instead of its pointer. Null for directories.',
     }),
+    isLargeFile: t.boolean({
+      description: 'Whether it is a pointer of Git LFS to a large file.',
+      resolve: ({ pointer }) => pointer !== undefined,
+    }),
     mode: t.exposeString('mode', { description: 'The git file mode as six octal digits.' }),
     sha: t.exposeString('sha', {
       description: 'The id of the blob or tree; for a submodule, of its commit.',
@@ -95,6 +99,9 @@ export const File = builder.objectRef<contents.File>('File').implement({
       nullable: true,
       description:
         'A download link that is valid for 15 minutes without credentials; null if `content` is set.',
+    }),
+    isLargeFile: t.exposeBoolean('isLargeFile', {
+      description: 'Whether it is a large file of Git LFS, which git stores as a pointer.',
     }),
     rawUrl: t.exposeString('rawUrl', {
       description:

@@ -34,7 +34,7 @@ import { allowLongBody, closeSignal, wasAnsweredEarly } from '../../platform/web
 import { shouldLog, toClientError, toErrorResponse } from '../../platform/web/error-response.ts';
 import { refuseOtherMethods } from '../../platform/web/methods.ts';
 import { parseBody, readBodyBytes } from '../../platform/web/request-body.ts';
-import { forbidRendering, sendObject } from '../../platform/web/send-object.ts';
+import { downloadTypeOf, forbidRendering, sendObject } from '../../platform/web/send-object.ts';
 import { LARGE_FILE_DOWNLOAD_PATH, verifyLargeFileLink } from '../browsing/downloads.ts';
 import { watchTransferPermission } from '../transfers.ts';
 import { answerBatch, readBatch } from './batch.ts';
@@ -118,7 +118,7 @@ function downloadByLink(services: Deps): RequestHandler<{ id: string; oid: strin
     verifyLargeFileLink(services, { id, oid, query: req.query });
     res.attachment(name);
     res.setHeader('Cache-Control', 'private, max-age=900');
-    await sendLargeFile(services, req as unknown as Request, res, { id, oid });
+    await sendLargeFile(services, req as unknown as Request, res, { id, oid, name });
   };
 }
 
@@ -281,10 +281,10 @@ async function sendLargeFile(
   services: Deps,
   req: Request,
   res: Response,
-  { id, oid }: { id: string; oid: string },
+  { id, oid, name = '' }: { id: string; oid: string; name?: string },
 ): Promise<void> {
   const found = await findObject(services, id, oid);
-  res.setHeader('Content-Type', 'application/octet-stream');
+  res.setHeader('Content-Type', downloadTypeOf(name));
   forbidRendering(res);
   const contents = async (range?: ByteRange) =>
     countBytes(services, 'download', await found.open(range));

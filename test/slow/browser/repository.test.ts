@@ -109,7 +109,8 @@ const NOTEBOOK = JSON.stringify({
 test('Markdown, tables, notebooks and images have a preview and a code view', async () => {
   await repository('shown');
   await commit('shown', 'Begin', {
-    'README.md': '# Shown\n\n```ts\nconst answer = 42;\n```\n',
+    'README.md':
+      '# Shown :rocket:\n\n- [x] drawn\n\n> [!TIP]\n> See ![the picture](picture.svg).\n\n```ts\nconst answer = 42;\n```\n',
     'docs/guide.md':
       '# The guide\n\nIt costs $5 or $10, and $\\frac{1}{2}$.\n\n$$\n\\sum_i i\n$$\n\n```math\nE = mc^2\n```\n\n$$a + b$$\n',
     'data/table.csv': 'name,"the, value"\none,1\n',
@@ -126,6 +127,10 @@ test('Markdown, tables, notebooks and images have a preview and a code view', as
     .getByRole('link', { name: 'Begin', exact: true })
     .waitFor();
   await page.getByRole('img', { name: '2 commits in the last year' }).waitFor();
+  await page.getByRole('heading', { name: 'Shown 🚀' }).waitFor();
+  await page.getByRole('checkbox', { name: 'drawn' }).waitFor();
+  const drawn = page.locator('[data-alert=tip]').getByRole('img', { name: 'the picture' });
+  await expect.poll(() => drawn.evaluate((img: HTMLImageElement) => img.naturalWidth)).toBe(9);
   await expectUsable(page);
 
   await page.goto('/ada/shown/file/docs/guide.md');
@@ -160,7 +165,8 @@ test('Markdown, tables, notebooks and images have a preview and a code view', as
   await page.getByRole('heading', { name: 'This is not a notebook' }).waitFor();
 
   await page.goto('/ada/shown/file/picture.svg');
-  await page.getByRole('img', { name: 'picture.svg', exact: true }).waitFor();
+  const picture = page.getByRole('img', { name: 'picture.svg', exact: true });
+  await expect.poll(() => picture.evaluate((img: HTMLImageElement) => img.naturalWidth)).toBe(9);
   await page.getByRole('link', { name: 'Code', exact: true }).click();
   await page.getByText('http://www.w3.org/2000/svg').waitFor();
   visitor.expectQuiet();

@@ -90,6 +90,7 @@ export const QUERIES: Record<string, Rule[]> = {
   search: [{ from: 'account', args: () => ({ text: namespace }) }],
   users: [{ from: 'operator' }],
   organizations: [{ from: 'operator' }],
+  serverHealth: [{ from: 'operator' }],
   servers: [{ from: 'operator' }],
   queue: [{ from: 'operator' }],
   job: [{ from: 'read', args: (world) => job(world) }],

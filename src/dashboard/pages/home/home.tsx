@@ -1,6 +1,8 @@
 import { Link } from '@tanstack/react-router';
 import type { ReactNode } from 'react';
-import { type FragmentOf, graphql, type ResultOf } from '../../graphql/graphql.ts';
+import { errorCode } from '../../graphql/client.ts';
+import { graphql, type ResultOf } from '../../graphql/graphql.ts';
+import { startData } from '../../start.ts';
 import { ButtonLink } from '../../ui/button.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { LiveDot } from '../../ui/live-dot.tsx';
@@ -9,39 +11,52 @@ import { PageTitle } from '../../ui/page.tsx';
 import { formatCurl } from '../../ui/shell.ts';
 import { installCommands, TerminalBox } from '../../ui/terminal-box.tsx';
 import { RelativeTime } from '../../ui/time.tsx';
+import { ArrayRow } from '../jobs/array-row.tsx';
 import { JobRow, JobRowData } from '../jobs/job-row.tsx';
 import { useLiveJobs } from '../jobs/live-jobs.ts';
+import { JOB_FILE } from '../repository/job-file.ts';
 
 const HomeQuery = graphql(
   `
-  query Home {
+  query Home($username: String!) {
     viewer {
       id
       namespace { ...NamespaceOverview }
       organizations(first: 10) { nodes { ...NamespaceOverview } }
+      active: jobs(first: 50, filter: { statuses: [RUNNING, QUEUED] }) { nodes { ...HomeJob } }
+      mine: jobs(first: 10, filter: { creator: $username }, foldArrays: true) { nodes { ...HomeJob } }
+      failed: jobs(first: 10, filter: { statuses: [FAILED, TIMED_OUT] }) { nodes { ...HomeJob } }
     }
   }
   fragment NamespaceOverview on Namespace {
     id
     name
     kind
+    viewerRole
     repositories(first: 5, sort: UPDATED_AT) {
       totalCount
-      nodes { id name namespace description visibility updatedAt }
+      nodes { id name namespace description visibility updatedAt pushedAt branchCount defaultBranch }
     }
-    running: jobs(first: 10, filter: { statuses: [RUNNING, QUEUED] }) { nodes { id createdAt ...JobRow } }
-    failed: jobs(first: 5, filter: { statuses: [FAILED, TIMED_OUT] }) { nodes { id createdAt ...JobRow } }
+  }
+  fragment HomeJob on Job {
+    id
+    namespace
+    status
+    array { id name size maxParallel counts { status count } }
+    ...JobRow
   }
 `,
   [JobRowData],
 );
 
-type NamespaceData = NonNullable<ResultOf<typeof HomeQuery>['viewer']>['namespace'];
-type JobData = FragmentOf<typeof JobRowData> & { id: string; createdAt: string };
+type Viewer = NonNullable<ResultOf<typeof HomeQuery>['viewer']>;
+type NamespaceData = Viewer['namespace'];
+type JobData = NonNullable<Viewer['active']>['nodes'][number];
 
-/** The viewer's running jobs, recent failures and repositories. */
+/** The jobs of the viewer's namespaces, the next step, and repositories. */
 export default function Home() {
-  const homeQuery = useRetryingQuery({ query: HomeQuery });
+  const username = startData.viewer?.username ?? '';
+  const homeQuery = useRetryingQuery({ query: HomeQuery, variables: { username } });
   const { viewer } = homeQuery.data ?? {};
   const organizations = viewer?.organizations?.nodes ?? [];
   const namespaces = viewer ? [viewer.namespace, ...organizations] : [];
@@ -53,26 +68,34 @@ export default function Home() {
     <>
       <PageTitle title="Home" actions={<LiveDot state={live} />} />
       <Load asked={homeQuery} of={(data) => data.viewer} what="page">
-        {() => {
-          const running = newestFirst(namespaces.flatMap((each) => each.running?.nodes ?? []));
-          const failed = newestFirst(namespaces.flatMap((each) => each.failed?.nodes ?? []));
+        {({ active, mine, failed }) => {
+          const listed = new Set<string>();
+          const running = takeNew(runningFirst(active?.nodes ?? []), listed);
+          const recent = takeNew(mine?.nodes ?? [], listed);
+          const failures = takeNew(failed?.nodes ?? [], listed);
           return (
             <div className="grid gap-8 lg:grid-cols-[1fr_20rem]">
               <div className="min-w-0 space-y-8">
-                <JobList id="running" title="Running and queued" jobs={running}>
-                  <Empty title="No running jobs" level={3}>
-                    <p>
-                      A job is a command that runs once: on a commit of a repository, in an image,
-                      on a GPU.
-                    </p>
-                    <ButtonLink to="/new/job" look="primary">
-                      New job
-                    </ButtonLink>
-                  </Empty>
+                <JobList id="running" title="Running and waiting" jobs={running}>
+                  {recent.length > 0 ? (
+                    <p className="card px-4 py-3 text-sm text-dim">No running jobs</p>
+                  ) : (
+                    <Empty title="No running jobs" level={3}>
+                      <p>
+                        A job is a command that runs once: on a commit of a repository, in an image,
+                        on a GPU.
+                      </p>
+                      <ButtonLink to="/new/job" look="primary">
+                        New job
+                      </ButtonLink>
+                    </Empty>
+                  )}
                 </JobList>
-                {failed.length > 0 && (
-                  <JobList id="failed" title="Recent failures" jobs={failed.slice(0, 8)} />
+                {recent.length > 0 && <JobList id="mine" title="My recent jobs" jobs={recent} />}
+                {failures.length > 0 && (
+                  <JobList id="failed" title="Recent failures of others" jobs={failures} />
                 )}
+                <NextStep namespaces={namespaces} />
               </div>
               <aside className="min-w-0 space-y-6" aria-label="My namespaces">
                 {namespaces.map((each) => (
@@ -88,8 +111,21 @@ export default function Home() {
   );
 }
 
-function newestFirst(jobs: JobData[]): JobData[] {
-  return jobs.sort((a, b) => b.createdAt.localeCompare(a.createdAt));
+function runningFirst(jobs: readonly JobData[]): JobData[] {
+  return [
+    ...jobs.filter(({ status }) => status === 'RUNNING'),
+    ...jobs.filter(({ status }) => status !== 'RUNNING'),
+  ];
+}
+
+/** The jobs that no list shows yet. Of an array, only the first one is taken: its row stands for all. */
+function takeNew(jobs: readonly JobData[], listed: Set<string>): JobData[] {
+  return jobs.filter(({ id, array }) => {
+    const key = array?.id ?? id;
+    const isNew = !listed.has(key);
+    listed.add(key);
+    return isNew;
+  });
 }
 
 /** `children` are shown if there are no jobs. */
@@ -111,13 +147,86 @@ function JobList({
       </h2>
       {jobs.length > 0 ? (
         <ul className="rows">
-          {jobs.map((job) => (
-            <JobRow key={job.id} job={job} showNamespace />
-          ))}
+          {jobs.map((job) =>
+            job.array ? (
+              <ArrayRow
+                key={job.id}
+                namespace={job.namespace}
+                array={job.array}
+                isIndented={false}
+              />
+            ) : (
+              <JobRow key={job.id} job={job} showNamespace />
+            ),
+          )}
         </ul>
       ) : (
         children
       )}
+    </section>
+  );
+}
+
+const JobFileQuery = graphql(`
+  query JobFile($namespace: String!, $name: String!) {
+    repository(namespace: $namespace, name: $name) { id file(path: ".loam/jobs.yml") { path } }
+  }
+`);
+
+/** What the repository that changed last lacks: a first push, or jobs that start by themselves. */
+function NextStep({ namespaces }: { namespaces: readonly NamespaceData[] }) {
+  const [repository] = namespaces
+    .filter(({ viewerRole }) => viewerRole === 'WRITE' || viewerRole === 'ADMIN')
+    .flatMap(({ repositories }) => repositories?.nodes ?? [])
+    .sort((a, b) => b.updatedAt.localeCompare(a.updatedAt));
+  const { namespace = '', name = '' } = repository ?? {};
+  const isPushed = repository !== undefined && repository.branchCount > 0;
+  const asked = useRetryingQuery({
+    query: JobFileQuery,
+    variables: { namespace, name },
+    pause: !isPushed,
+  });
+  if (!repository) return null;
+  const params = { namespace, repository: name };
+  if (!isPushed)
+    return (
+      <Step title={`Push your project to ${name}`} text="The repository has no commits yet.">
+        <ButtonLink to="/$namespace/$repository" params={params}>
+          Show how
+        </ButtonLink>
+      </Step>
+    );
+  // Without the file, the query fails.
+  if (!asked.error || errorCode(asked.error) !== 'NOT_FOUND') return null;
+  return (
+    <Step
+      title={`Start jobs by pushes to ${name}`}
+      text="The file .loam/jobs.yml names jobs that start by a push, at given times, or by hand."
+    >
+      <ButtonLink
+        to="/$namespace/$repository/new-file"
+        params={params}
+        search={{ ref: repository.defaultBranch, path: JOB_FILE }}
+      >
+        Add .loam/jobs.yml
+      </ButtonLink>
+    </Step>
+  );
+}
+
+function Step({ title, text, children }: { title: string; text: string; children: ReactNode }) {
+  return (
+    <section aria-labelledby="next">
+      <h2 id="next" className="mb-2">
+        Next step
+      </h2>
+      <div className="card flex flex-wrap items-center justify-between gap-3 px-4 py-3">
+        <div className="min-w-0">
+          <h3 className="break-words">{title}</h3>
+          <p className="text-sm text-dim">{text}</p>
+        </div>
+        {children}
+      </div>
     </section>
   );
 }

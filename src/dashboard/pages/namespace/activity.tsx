@@ -10,13 +10,14 @@ import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { CursorPagination, useAfterCursor } from '../../ui/paging.tsx';
 import { RelativeTime } from '../../ui/time.tsx';
 import { AuditEntries, AuditFilters, AuditRow, useAuditFilter } from './audit-entries.tsx';
+import { type FoldedEvents, foldArrays } from './fold-events.ts';
 import { NamespaceFrame } from './frame.tsx';
 
 const EventsQuery = graphql(`
   query NamespaceEvents($namespace: String!, $after: String) {
     namespace(name: $namespace) {
       id
-      events(first: 50, after: $after) {
+      events(first: 100, after: $after) {
         pageInfo { hasNextPage endCursor }
         nodes { id cursor type subject timestamp payload }
       }
@@ -115,17 +116,21 @@ function Events({ namespace }: { namespace: string }) {
           ) : (
             <>
               <ul className="rows">
-                {nodes.map((event) => (
-                  <li key={event.id} className="text-sm" data-event={event.type}>
-                    <p className="font-medium">
-                      {formatEnum(event.type)}{' '}
-                      <Subject namespace={namespace} type={event.type} payload={event.payload} />
-                    </p>
-                    <p className="text-dim">
-                      <RelativeTime at={event.timestamp} />
-                    </p>
-                  </li>
-                ))}
+                {foldArrays(nodes).map((row) =>
+                  'array' in row ? (
+                    <ArrayEvents key={row.id} namespace={namespace} row={row} />
+                  ) : (
+                    <li key={row.id} className="text-sm" data-event={row.type}>
+                      <p className="font-medium">
+                        {formatEnum(row.type)}{' '}
+                        <Subject namespace={namespace} type={row.type} payload={row.payload} />
+                      </p>
+                      <p className="text-dim">
+                        <RelativeTime at={row.timestamp} />
+                      </p>
+                    </li>
+                  ),
+                )}
               </ul>
               <CursorPagination pageInfo={pageInfo} />
             </>
@@ -133,6 +138,33 @@ function Events({ namespace }: { namespace: string }) {
         }
       </Load>
     </section>
+  );
+}
+
+/** `completed` for `JOB_COMPLETED`. */
+const stateOf = (type: string) => formatEnum(type.replace(/^JOB_/, ''));
+
+/** The events of an array of jobs: how many jobs had an event of each type. */
+function ArrayEvents({ namespace, row }: { namespace: string; row: FoldedEvents }) {
+  const { array, counts, timestamp } = row;
+  return (
+    <li className="text-sm" data-array={array}>
+      <p className="font-medium">
+        jobs of the array{' '}
+        <Link
+          to="/$namespace/-/jobs"
+          params={{ namespace }}
+          search={{ name: `${array}-` }}
+          className="font-normal break-all link"
+        >
+          {array}
+        </Link>
+        : {[...counts].map(([type, count]) => `${count} ${stateOf(type)}`).join(', ')}
+      </p>
+      <p className="text-dim">
+        <RelativeTime at={timestamp} />
+      </p>
+    </li>
   );
 }
 

@@ -9,6 +9,7 @@ import { Load, LoadingSkeleton, useRetryingQuery } from '../../ui/load.tsx';
 import { RelativeTime } from '../../ui/time.tsx';
 import { CodeView } from './code.tsx';
 import { EditLink } from './edit/links.tsx';
+import { LargeFileBadge } from './folder.tsx';
 import { type RepositoryData, RepositoryFrame } from './frame.tsx';
 import { languageOf } from './highlight.ts';
 import { LastCommit } from './last-commit.tsx';
@@ -22,7 +23,7 @@ const FileQuery = graphql(`
   query File($namespace: String!, $name: String!, $path: String!, $ref: String) {
     repository(namespace: $namespace, name: $name) {
       id
-      file(path: $path, ref: $ref) { encoding content sizeBytes rawUrl downloadUrl }
+      file(path: $path, ref: $ref) { encoding content sizeBytes isLargeFile rawUrl downloadUrl }
     }
   }
 `);
@@ -93,7 +94,7 @@ function FileView({
   const asked = useRetryingQuery({ query: FileQuery, variables: { namespace, name, path, ref } });
   return (
     <Load asked={asked} of={(data) => data.repository?.file} what="file">
-      {({ content, sizeBytes, rawUrl, downloadUrl }) => {
+      {({ content, sizeBytes, isLargeFile, rawUrl, downloadUrl }) => {
         const preview = previewOf(path);
         // A link to a line opens the code view.
         const shown = viewOf(view ?? (hash.startsWith('L') ? 'code' : undefined), preview);
@@ -113,6 +114,7 @@ function FileView({
                   `${formatCount(content.replace(/\n$/, '').split('\n').length, 'line')}, `}
                 {formatBytes(sizeBytes)}
               </span>
+              {isLargeFile && <LargeFileBadge />}
               <span className="ml-auto flex items-center gap-3">
                 {content !== null && <EditLink repository={repository} ref={linkRef} path={path} />}
                 <a href={rawUrl} className="link">
@@ -127,10 +129,17 @@ function FileView({
               </div>
             ) : content === null ? (
               <div className="p-6">
-                <Empty title="This file is not shown">
-                  <p>It is not text, or it is larger than 1 MiB.</p>
-                  <a href={downloadUrl ?? rawUrl} className="link">
-                    Download {formatBytes(sizeBytes)}
+                <Empty title={/\.pdf$/i.test(path) ? 'PDF document' : 'This file is not shown'}>
+                  <p>
+                    {/\.pdf$/i.test(path)
+                      ? 'Documents are not shown in the browser, where their scripts would run. Download it to read it.'
+                      : 'It is not text, or it is larger than 1 MiB.'}
+                  </p>
+                  <a
+                    href={downloadUrl ?? rawUrl}
+                    className="rounded-md border border-edge px-3 py-1.5 font-medium text-ink hover:bg-hover"
+                  >
+                    Download {path.slice(path.lastIndexOf('/') + 1)}, {formatBytes(sizeBytes)}
                   </a>
                 </Empty>
               </div>

@@ -49,6 +49,7 @@ const FolderQuery = graphql(`
           mode
           sha
           sizeBytes
+          isLargeFile
           lastCommit { sha message committer { date } }
         }
       }
@@ -159,7 +160,7 @@ type EntryProps = {
 
 function EntryRow({ entry, namespace, repository, path, linkRef }: EntryProps) {
   return (
-    <li className="grid grid-cols-[1fr_auto] items-center gap-x-4 md:grid-cols-[16rem_1fr_8rem]">
+    <li className="grid grid-cols-[1fr_auto] items-center gap-x-4 md:grid-cols-[16rem_1fr_5rem_7rem]">
       <EntryLink
         entry={entry}
         namespace={namespace}
@@ -178,12 +179,11 @@ function EntryRow({ entry, namespace, repository, path, linkRef }: EntryProps) {
           </Link>
         )}
       </span>
-      <span className="text-right text-dim">
-        {entry.lastCommit ? (
-          <RelativeTime at={entry.lastCommit.committer.date} />
-        ) : (
-          entry.sizeBytes !== null && formatBytes(entry.sizeBytes)
-        )}
+      <span className="hidden text-right whitespace-nowrap text-dim tabular-nums md:block">
+        {entry.sizeBytes !== null && entry.mode !== SUBMODULE && formatBytes(entry.sizeBytes)}
+      </span>
+      <span className="text-right whitespace-nowrap text-dim">
+        {entry.lastCommit && <RelativeTime at={entry.lastCommit.committer.date} />}
       </span>
     </li>
   );
@@ -194,7 +194,7 @@ const SUBMODULE = '160000';
 const SYMLINK = '120000';
 
 function EntryLink({
-  entry: { name, type, mode, sha },
+  entry: { name, type, mode, sha, isLargeFile },
   namespace,
   repository,
   path,
@@ -226,16 +226,31 @@ function EntryLink({
       </span>
     );
   return (
-    <Link
-      to={
-        type === 'DIRECTORY' ? '/$namespace/$repository/tree/$' : '/$namespace/$repository/file/$'
-      }
-      params={{ namespace, repository, _splat: path }}
-      search={{ ref: linkRef }}
-      className="flex min-w-0 items-center gap-2 hover:underline"
+    <span className="flex min-w-0 items-center gap-2">
+      <Link
+        to={
+          type === 'DIRECTORY' ? '/$namespace/$repository/tree/$' : '/$namespace/$repository/file/$'
+        }
+        params={{ namespace, repository, _splat: path }}
+        search={{ ref: linkRef }}
+        className="flex min-w-0 items-center gap-2 hover:underline"
+      >
+        {content}
+      </Link>
+      {isLargeFile && <LargeFileBadge />}
+    </span>
+  );
+}
+
+/** Marks a file that git stores as a pointer of Git LFS. */
+export function LargeFileBadge() {
+  return (
+    <abbr
+      title="Git LFS stores this large file outside the commits"
+      className="shrink-0 rounded border border-line px-1 text-xs text-dim no-underline"
     >
-      {content}
-    </Link>
+      LFS
+    </abbr>
   );
 }
 

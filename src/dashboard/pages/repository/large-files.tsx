@@ -1,4 +1,4 @@
-import { useSearch } from '@tanstack/react-router';
+import { Link, useSearch } from '@tanstack/react-router';
 import { useState } from 'react';
 import { useFormMutation } from '../../graphql/act.ts';
 import { graphql } from '../../graphql/graphql.ts';
@@ -151,7 +151,7 @@ const ObjectsQuery = graphql(`
       id
       lfsObjects(first: 50, after: $after) {
         totalCount
-        nodes { oid sizeBytes givenAt }
+        nodes { oid sizeBytes givenAt paths }
         pageInfo { hasNextPage endCursor }
       }
     }
@@ -191,9 +191,25 @@ function Objects({ repository }: { repository: RepositoryData }) {
             <>
               <p className="text-sm text-dim">{formatCount(totalCount, 'large file')}</p>
               <ul className="rows text-sm">
-                {nodes.map(({ oid, sizeBytes, givenAt }) => (
+                {nodes.map(({ oid, sizeBytes, givenAt, paths }) => (
                   <li key={oid} className="flex flex-wrap items-center gap-x-4 gap-y-1">
-                    <code className="min-w-0 flex-1 basis-56 text-xs break-all">{oid}</code>
+                    <div className="min-w-0 flex-1 basis-56">
+                      {paths.map((path) => (
+                        <Link
+                          key={path}
+                          to="/$namespace/$repository/file/$"
+                          params={{ namespace, repository: name, _splat: path }}
+                          search={{ ref: repository.defaultBranch }}
+                          className="block font-medium break-all hover:underline"
+                        >
+                          {path}
+                        </Link>
+                      ))}
+                      {paths.length === 0 && (
+                        <span className="text-dim">Not on {repository.defaultBranch}</span>
+                      )}
+                      <code className="block text-xs break-all text-dim">{oid}</code>
+                    </div>
                     <span className="tabular-nums">{formatBytes(sizeBytes)}</span>
                     <span className="text-dim">
                       uploaded <RelativeTime at={givenAt} />

@@ -3,17 +3,15 @@
  * loads from other hosts. Highlighting, formulas and diagrams come after sanitizing, so they are built from plain text only.
  */
 import { Link } from '@tanstack/react-router';
-import { type ComponentProps, Fragment, type ReactNode } from 'react';
+import { Info, Lightbulb, MessageSquareWarning, OctagonAlert, TriangleAlert } from 'lucide-react';
+import { type ComponentProps, Fragment, type ReactNode, useEffect, useState } from 'react';
 import ReactMarkdown from 'react-markdown';
-import rehypeRaw from 'rehype-raw';
-import rehypeSanitize from 'rehype-sanitize';
-import remarkGfm from 'remark-gfm';
-import remarkMath from 'remark-math';
 import { graphql } from '../../graphql/graphql.ts';
 import { useRetryingQuery } from '../../ui/load.tsx';
 import { Diagram } from './diagram.tsx';
 import { Formula } from './formula.tsx';
 import { languageNamed } from './highlight.ts';
+import { type HtmlNode, rehypePlugins, remarkPlugins, textOf } from './markdown-plugins.ts';
 import { HighlightedLine, useTokens } from './tokens.tsx';
 
 const ImageQuery = graphql(`
@@ -30,11 +28,12 @@ type Source = { namespace: string; repository: string; linkRef?: string; revisio
 export type MarkdownProps = Source & { text: string; path: string };
 
 export default function Markdown({ text, path, ...source }: MarkdownProps) {
+  const emojiNames = useEmojiNames(text);
   return (
     <div className="markdown min-w-0 break-words">
       <ReactMarkdown
-        remarkPlugins={[remarkGfm, remarkMath, [remarkDollars, text]]}
-        rehypePlugins={[rehypeRaw, rehypeSanitize, rehypeVoid]}
+        remarkPlugins={[...remarkPlugins(text), ...(emojiNames ? [emojiNames] : [])]}
+        rehypePlugins={rehypePlugins}
         components={{
           a: ({ node: _, href = '', children, ...rest }) => (
             <RelativeLink {...source} from={path} href={href} {...rest}>
@@ -61,6 +60,14 @@ export default function Markdown({ text, path, ...source }: MarkdownProps) {
             const isFormula = node && languagesOf(node).includes('math');
             return isFormula ? <Formula text={textOf(node)} /> : <code>{children}</code>;
           },
+          blockquote: ({ node, children }) => {
+            const kind = node?.properties.dataAlert as AlertKind | undefined;
+            return kind ? (
+              <Alert kind={kind}>{children}</Alert>
+            ) : (
+              <blockquote>{children}</blockquote>
+            );
+          },
           // The page title is the only first-level heading.
           h1: ({ node: _, children }) => <h2 className="!text-2xl">{children}</h2>,
           h2: ({ node: _, children }) => <h3 className="!text-xl">{children}</h3>,
@@ -75,16 +82,37 @@ export default function Markdown({ text, path, ...source }: MarkdownProps) {
   );
 }
 
-type HtmlNode = {
-  type: string;
-  value?: string;
-  children?: HtmlNode[];
-  tagName?: string;
-  properties?: { className?: unknown };
-};
+/** The plugin that replaces names such as `:rocket:`, once it has loaded: its table is larger than this module. */
+function useEmojiNames(text: string) {
+  const [loaded, setLoaded] = useState<typeof import('remark-gemoji')>();
+  const isNeeded = /:[\w+-]+:/.test(text);
+  useEffect(() => {
+    // Names stay as they are if the table does not load.
+    if (isNeeded) import('remark-gemoji').then(setLoaded, () => {});
+  }, [isNeeded]);
+  return loaded?.default;
+}
 
-function textOf({ value, children = [] }: HtmlNode): string {
-  return value ?? children.map(textOf).join('');
+const ALERTS = {
+  note: ['Note', Info, 'border-run', 'text-run'],
+  tip: ['Tip', Lightbulb, 'border-good', 'text-good'],
+  important: ['Important', MessageSquareWarning, 'border-accent', 'text-accent'],
+  warning: ['Warning', TriangleAlert, 'border-warn', 'text-warn'],
+  caution: ['Caution', OctagonAlert, 'border-bad', 'text-bad'],
+} as const;
+type AlertKind = keyof typeof ALERTS;
+
+/** A quote that begins with a marker such as `[!NOTE]`. */
+function Alert({ kind, children }: { kind: AlertKind; children: ReactNode }) {
+  const [title, Icon, border, color] = ALERTS[kind];
+  return (
+    <div className={`border-l-4 pl-4 ${border}`} data-alert={kind}>
+      <p className={`flex items-center gap-2 font-semibold ${color}`}>
+        <Icon size={16} aria-hidden /> {title}
+      </p>
+      {children}
+    </div>
+  );
 }
 
 /** Languages of a code element, from its classes `language-…`. */
@@ -122,71 +150,6 @@ export function CodeBlock({ text, language }: { text: string; language?: string 
       </code>
     </Block>
   );
-}
-
-/** Elements that cannot have children: React throws an error for one that has. */
-const VOID_ELEMENTS = new Set(
-  'area base br col embed hr img input link meta source track wbr'.split(' '),
-);
-
-/** Moves children of void elements behind them: in `<svg>`, where HTML's rules do not apply, parsers accept such children. */
-function rehypeVoid() {
-  return function transform(node: HtmlNode): void {
-    if (!node.children) return;
-    for (const child of node.children) transform(child);
-    node.children = node.children.flatMap((child) =>
-      VOID_ELEMENTS.has(child.tagName ?? '')
-        ? [child, ...(child.children?.splice(0) ?? [])]
-        : child,
-    );
-  };
-}
-
-type TextNode = {
-  type: string;
-  value?: string;
-  data?: unknown;
-  children?: TextNode[];
-  position?: { start: { offset?: number }; end: { offset?: number } };
-};
-
-/**
- * Applies GitHub's rules for `$`, so that "$5 and $10" is not a formula: the opening dollar must not be followed by a space,
- * and the closing dollar must not follow a space or precede a letter or digit. A paragraph that consists of one formula
- * between `$$` becomes a block.
- */
-function remarkDollars(source: string) {
-  return function transform(node: TextNode): void {
-    const { start, end } = node.position ?? {};
-    const text = source.slice(start?.offset, end?.offset);
-    if (node.type === 'inlineMath' && /^\$[^$]/.test(text)) {
-      const isClosed = !/^\w/.test(source.slice(end?.offset, (end?.offset ?? 0) + 1));
-      if (!isClosed || /^\$\s|\s\$$/.test(text))
-        Object.assign(node, { type: 'text', value: text, data: undefined });
-    }
-    const [only, ...more] = node.children ?? [];
-    if (
-      node.type === 'paragraph' &&
-      only?.type === 'inlineMath' &&
-      more.length === 0 &&
-      source.startsWith('$$', only.position?.start.offset)
-    ) {
-      delete node.children;
-      Object.assign(node, blockMath(only));
-    }
-    for (const child of node.children ?? []) transform(child);
-  };
-}
-
-/** The node that remark-math creates for a formula between lines of `$$`. */
-function blockMath({ value = '' }: TextNode) {
-  const code = {
-    type: 'element',
-    tagName: 'code',
-    properties: { className: ['language-math', 'math-display'] },
-    children: [{ type: 'text', value }],
-  };
-  return { type: 'math', value, data: { hName: 'pre', hChildren: [code] } };
 }
 
 /** The path in the repository that a link or image refers to, or null if it leads elsewhere. */

@@ -5,7 +5,7 @@ import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import { useLiveSubscription } from '../../live/follow.ts';
 import { useCoalescedRefetch } from '../../live/refetch.ts';
 import type { Search } from '../../root.tsx';
-import { Button } from '../../ui/button.tsx';
+import { Button, ButtonLink } from '../../ui/button.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { Field, Input } from '../../ui/field.tsx';
 import { formatDuration, shortSha } from '../../ui/format.ts';
@@ -15,6 +15,7 @@ import { ProblemBox } from '../../ui/problem.tsx';
 import { RunStatusBadge } from '../../ui/status.tsx';
 import { formatExactTime, RelativeTime } from '../../ui/time.tsx';
 import { mayWrite, type RepositoryData, RepositoryFrame } from './frame.tsx';
+import { EXAMPLE_JOB_FILE, JOB_FILE } from './job-file.ts';
 
 const RunsQuery = graphql(`
   query Runs($namespace: String!, $name: String!, $after: String) {
@@ -94,7 +95,18 @@ function RunList({ repository }: { repository: RepositoryData }) {
                   Jobs in <code>.loam/jobs.yml</code> start when this repository is pushed to, at
                   given times, or by hand:
                 </p>
-                <pre className="overflow-auto rounded bg-sunken p-3 text-[13px]">{EXAMPLE}</pre>
+                <pre className="overflow-auto rounded bg-sunken p-3 text-[13px]">
+                  {EXAMPLE_JOB_FILE}
+                </pre>
+                {mayWrite(repository) && repository.branchCount > 0 && (
+                  <ButtonLink
+                    to="/$namespace/$repository/new-file"
+                    params={{ namespace, repository: name }}
+                    search={{ ref: repository.defaultBranch, path: JOB_FILE }}
+                  >
+                    Add {JOB_FILE}
+                  </ButtonLink>
+                )}
               </Empty>
             )}
           </section>
@@ -104,11 +116,6 @@ function RunList({ repository }: { repository: RepositoryData }) {
     </Load>
   );
 }
-
-const EXAMPLE = `jobs:
-  test:
-    on: { push: true }
-    command: make test`;
 
 const TRIGGERS: Record<Run['trigger'], string> = {
   PUSH: 'pushed by',

@@ -1,4 +1,5 @@
 /** GraphQL: large files (LFS objects) and file locks. */
+import { lazyAsync } from '../../../base/lazy-async.ts';
 import { builder, INPUT } from '../../../platform/schema/builder.ts';
 import {
   cursorPageArgs,
@@ -6,6 +7,7 @@ import {
   pageCost,
   toConnection,
 } from '../../../platform/schema/paging.ts';
+import { findLargeFilePaths } from '../../browsing/large-file-paths.ts';
 import { accessColumns } from '../../repositories.ts';
 import * as locks from '../locks.ts';
 import * as objects from '../objects.ts';
@@ -25,12 +27,24 @@ const LfsLock = builder.objectRef<locks.Lock>('LfsLock').implement({
   }),
 });
 
-const LfsObject = builder.objectRef<objects.ListedObject>('LfsObject').implement({
+/** `paths` finds the paths of all objects of a page at once. */
+type ListedLfsObject = objects.ListedObject & {
+  paths(): Promise<ReadonlyMap<string, string[]>>;
+};
+
+const LfsObject = builder.objectRef<ListedLfsObject>('LfsObject').implement({
   description: 'A large file (LFS object) of the repository.',
   fields: (t) => ({
     oid: t.exposeString('oid', { description: 'SHA-256 of the contents, in hexadecimal.' }),
     sizeBytes: t.expose('size', { type: 'SafeInt', description: 'The size of its contents.' }),
     givenAt: t.expose('givenAt', { type: 'DateTime', description: 'When it was uploaded.' }),
+    paths: t.stringList({
+      description:
+        'The paths on the default branch that have these contents, at most 20. Empty if only other commits have them, or none.',
+      // One git process for all objects of a page.
+      complexity: 5,
+      resolve: async ({ oid, paths }) => (await paths()).get(oid) ?? [],
+    }),
   }),
 });
 
@@ -61,8 +75,15 @@ builder.prismaObjectField('Repository', 'lfsObjects', (t) =>
     complexity: pageCost(),
     args: cursorPageArgs,
     select: accessColumns,
-    resolve: async (repository, args, { services, viewer }) =>
-      toConnection(await objects.listObjects(services, viewer, repository, args), args),
+    resolve: async (repository, args, { services, viewer }) => {
+      const page = await objects.listObjects(services, viewer, repository, args);
+      const paths = lazyAsync(() => {
+        const oids = page.items.map(({ node }) => node.oid);
+        return findLargeFilePaths(services, viewer, repository, oids);
+      });
+      const items = page.items.map(({ cursor, node }) => ({ cursor, node: { ...node, paths } }));
+      return toConnection({ ...page, items }, args);
+    },
   }),
 );
 

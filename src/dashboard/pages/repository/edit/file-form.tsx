@@ -13,8 +13,10 @@ import { type BranchTip, readTip, useCommitFile } from './commit-file.ts';
 type FileFormProps = {
   repository: RepositoryData;
   branch: string;
-  /** The file to edit, or the folder of a new file. */
+  /** The file to edit, or the first value for the path of a new file. */
   path: string;
+  /** The first contents of a new file. */
+  text?: string;
   /** The version to edit; null for a new file. */
   base: BranchTip | null;
 };
@@ -24,16 +26,17 @@ export function FileForm({
   repository,
   branch,
   path: initialPath,
+  text: newText = '',
   base: initialBase,
 }: FileFormProps) {
   const { id, namespace, name, defaultBranch } = repository;
   const isNew = initialBase === null;
-  const before = initialBase?.file?.content ?? '';
+  const before = initialBase?.file?.content ?? newText;
   const client = useClient();
   const navigate = useNavigate();
   const act = useCommitFile(id);
   const [base, setBase] = useState(initialBase);
-  const [path, setPath] = useState(isNew && initialPath ? `${initialPath}/` : initialPath);
+  const [path, setPath] = useState(initialPath);
   // A textarea always uses LF line endings.
   const initialText = before.replaceAll('\r\n', '\n');
   const [text, setText] = useState(initialText);
@@ -42,7 +45,7 @@ export function FileForm({
   const [conflict, setConflict] = useState<BranchTip | null>(null);
   const [taken, setTaken] = useState<'path' | 'branch' | null>(null);
   const done = useRef(false);
-  const isChanged = text !== initialText || (isNew && path !== '' && text !== '');
+  const isChanged = text !== initialText;
   const hasUnsavedChanges = () => !done.current && isChanged;
   useBlocker({
     shouldBlockFn: () =>

@@ -1,11 +1,12 @@
 import { useSearch } from '@tanstack/react-router';
 import type { Search } from '../../../root.tsx';
 import { mayWrite, RepositoryFrame } from '../frame.tsx';
+import { EXAMPLE_JOB_FILE, JOB_FILE } from '../job-file.ts';
 import { FileForm } from './file-form.tsx';
 
-/** Adds a file to a branch. */
+/** Adds a file to a branch. The search parameters `folder` and `path` prefill the path. */
 export default function NewFile() {
-  const { ref, folder = '' } = useSearch({ strict: false }) as Search;
+  const { ref, folder, path } = useSearch({ strict: false }) as Search;
   return (
     <RepositoryFrame tab="New file" within="Files">
       {(repository) => {
@@ -19,7 +20,8 @@ export default function NewFile() {
               key={branch}
               repository={repository}
               branch={branch}
-              path={folder}
+              path={path ?? (folder ? `${folder}/` : '')}
+              text={path === JOB_FILE ? EXAMPLE_JOB_FILE : ''}
               base={null}
             />
           </>
