@@ -1,0 +1,132 @@
+/** The job files in docs/: all are valid, and those for people who come from other systems run. */
+import { globSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { readJobFile } from '../../src/automation/file.ts';
+import { eventually } from '../support/eventually.ts';
+import { remote, Workspace } from '../support/git.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
+import { needs } from '../support/needs.ts';
+import { lines } from '../support/submit.ts';
+
+const DOCS = join(import.meta.dirname, '../../docs');
+
+type Example = { page: string; text: string };
+
+/** Blocks with jobs. The files of other systems begin with their own path. */
+const examples: Example[] = globSync('*.md', { cwd: DOCS }).flatMap((page) =>
+  [...readFileSync(join(DOCS, page), 'utf8').matchAll(/^```yaml\n(.*?)^```$/gms)]
+    .map(([, text = '']) => ({ page, text }))
+    .filter(({ text }) => /^jobs:/m.test(text) && !/^# \.(?!loam\/jobs\.yml)/.test(text)),
+);
+
+const example = (page: string, job: string): string => {
+  const found = examples.filter((one) => one.page === page && one.text.includes(`  ${job}:\n`));
+  expect(found).toHaveLength(1);
+  return found[0]?.text ?? '';
+};
+
+test('every job file of the documentation is valid', () => {
+  expect(examples.filter(({ page }) => page === 'migration.md')).toHaveLength(5);
+  expect(examples.filter(({ page }) => page === 'automation.md').length).toBeGreaterThan(1);
+  for (const { page, text } of examples)
+    expect([page, text, readJobFile(text).problems]).toEqual([page, text, []]);
+});
+
+let app: TestApp;
+let ada: Client;
+let workspace: Workspace;
+
+beforeAll(async () => {
+  app = await startApp({ config: { runner: 'process' } });
+  ada = await app.user('ada');
+  workspace = await Workspace.open();
+});
+afterAll(async () => {
+  await workspace?.[Symbol.asyncDispose]();
+  await app?.[Symbol.asyncDispose]();
+});
+
+/** Pushes a repository with these files, and starts what starts by hand. */
+async function start(name: string, jobs: string, files: Record<string, string>): Promise<void> {
+  const { body } = await ada.post('/auth/v1/repository/ada', { name, auto_init: false });
+  await workspace.git('.', 'clone', '-q', remote(ada, `ada/${name}`), name);
+  await workspace.git(name, 'checkout', '-q', '-b', 'main');
+  await workspace.commit(name, { ...files, '.loam/jobs.yml': jobs });
+  const scripts = Object.keys(files).filter((path) => path.endsWith('.sh'));
+  if (scripts.length > 0) {
+    await workspace.git(name, 'update-index', '--chmod=+x', ...scripts);
+    await workspace.git(name, 'commit', '-q', '--amend', '--no-edit');
+  }
+  await workspace.git(name, 'push', '-q', 'origin', 'HEAD');
+  if (jobs.includes('manual: true'))
+    await ada.gql('mutation ($id: ID!) { startRun(input: { id: $id }) { run { id } } }', {
+      id: body.id,
+    });
+}
+
+const RUN = `query ($name: String!) { repository(namespace: "ada", name: $name) {
+  run(number: 1) { status jobs { name status progress exitCode artifacts { fileCount } } } } }`;
+
+// biome-ignore lint/suspicious/noExplicitAny: read field by field.
+async function ended(name: string): Promise<any> {
+  return eventually(async () => {
+    const { repository } = await ada.gql(RUN, { name });
+    expect(repository.run?.status, JSON.stringify(repository.run)).toMatch(/^(SUCCEEDED|FAILED)$/);
+    return repository.run;
+  });
+}
+
+test('from GitHub Actions: a file takes the place of an output, and a job always runs', async () => {
+  await start('actions', example('migration.md', 'report'), {
+    VERSION: '1.4\n',
+    'build.sh': '#!/bin/sh\nmkdir dist && echo app > dist/app\n',
+    'test.sh': '#!/bin/sh\necho "$1 $2 $(cat dist/app)"; test "$1" = unit\n',
+    'report.sh': '#!/bin/sh\necho reported\n',
+  });
+  const run = await ended('actions');
+  expect(run.status).toBe('FAILED');
+  expect(await lines(ada, 'ada', 'test-1-1')).toEqual(['unit 1.4 app']);
+  expect(await lines(ada, 'ada', 'test-1-2')).toEqual(['api 1.4 app']);
+  expect(await lines(ada, 'ada', 'report-1')).toEqual(['reported']);
+});
+
+test('a service runs beside the tests, and ends with the job', async (ctx) => {
+  needs(ctx, 'python3');
+  await start('service', example('migration.md', 'integration'), {
+    'integration.sh':
+      '#!/bin/sh\npython3 -c "import sys, urllib.request as r; print(r.urlopen(sys.argv[1]).status)" "$1"\n',
+  });
+  expect((await ended('service')).status).toBe('SUCCEEDED');
+  expect(await lines(ada, 'ada', 'integration-1')).toContain('200');
+});
+
+test('from Slurm: a program gets a signal before its time is up, and leaves its state', async (ctx) => {
+  needs(ctx, 'python3');
+  // On a busy machine the signal may come before Python has a handler for it: then the job is retried.
+  const jobs = example('migration.md', 'train')
+    .replace(' 55m ', ' 2s ')
+    .replace('timeout_minutes: 60', 'retries: 5');
+  await start('slurm', jobs, {
+    'train.py': `import signal, sys, time
+def save(*_):
+    open('out/checkpoint', 'w').write(sys.argv[2])
+    sys.exit(0)
+signal.signal(signal.SIGUSR1, save)
+while True: time.sleep(0.1)
+`,
+  });
+  const run = await ended('slurm');
+  expect(run.status).toBe('SUCCEEDED');
+  expect(run.jobs).toHaveLength(4);
+  for (const { artifacts } of run.jobs) expect(artifacts.fileCount).toBe(1);
+});
+
+test('from AWS Batch: the command decides which exit codes are retried', async (ctx) => {
+  needs(ctx, 'python3');
+  // The process runner has no images.
+  const jobs = example('migration.md', 'simulate').replace(/^ *image: .*\n/m, '');
+  await start('batch', jobs, { 'simulate.py': 'import sys; sys.exit(2)\n' });
+  const run = await ended('batch');
+  expect(run.jobs).toMatchObject([{ status: 'SUCCEEDED', artifacts: { fileCount: 1 } }]);
+});
