@@ -46,6 +46,23 @@ test('the first user and organization', async (ctx) => {
     ]),
   );
   expect(output).toContain('"full_name":"acme/hello"');
+  const commits = '{ commits(first: 1) { nodes { sha } } }';
+  const created = await app.admin.gql(
+    `{ hello: repository(namespace: "acme", name: "hello") ${commits}
+       project: repository(namespace: "acme", name: "project") ${commits} }`,
+  );
+  expect(created).toMatchObject({
+    hello: { commits: { nodes: [{ sha: expect.any(String) }] } },
+    project: { commits: { nodes: [] } },
+  });
+
+  // Who may create repositories, as the page says.
+  const bob = await app.user('bob');
+  await app.admin.gql(
+    'mutation { setMember(input: { namespace: "acme", username: "bob", role: WRITE }) { member { role } } }',
+  );
+  expect((await bob.post('/auth/v1/repository/acme', { name: 'other' })).status).toBe(403);
+  expect((await bob.post('/auth/v1/repository/bob', { name: 'other' })).status).toBe(201);
 });
 
 test('the first webhook', async (ctx) => {
