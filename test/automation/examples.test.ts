@@ -6,6 +6,7 @@ import { readJobFile } from '../../src/automation/file.ts';
 import { eventually } from '../support/eventually.ts';
 import { remote, Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
+import { LOAM, LoamUser } from '../support/loam-command.ts';
 import { needs } from '../support/needs.ts';
 import { lines } from '../support/submit.ts';
 
@@ -76,6 +77,27 @@ async function ended(name: string): Promise<any> {
     return repository.run;
   });
 }
+
+test('required jobs: main takes a commit when it has been tested on another branch', async () => {
+  const page = readFileSync(join(DOCS, 'automation.md'), 'utf8').replaceAll('"acme"', '"ada"');
+  const [, section = ''] = /^## Required jobs\n(.*?)^## /ms.exec(page) ?? [];
+  const [protect, publish, ...more] = [...section.matchAll(/^```sh\n(.*?)^```$/gms)].map(
+    ([, block]) => block,
+  );
+  expect([publish, more]).toEqual([expect.stringContaining('runs wait'), []]);
+  const [, file = ''] = /^```yaml\n(.*?)^```$/ms.exec(section) ?? [];
+  await start('model', file, { 'test.sh': '#!/bin/sh\necho tested\n' });
+
+  await using user = await LoamUser.open(ada);
+  const script = `loam() { '${process.execPath}' '${LOAM}' "$@"; }
+    loam repo clone model && cd model
+    ${protect}
+    git commit -q --allow-empty -m 'My change'
+    if git push origin HEAD:main; then exit 1; fi
+    ${publish}
+    test "$(git rev-parse HEAD)" = "$(git ls-remote origin main | cut -f1)"`;
+  await user.exec('bash', ['-eu', '-o', 'pipefail', '-c', script]);
+});
 
 test('from GitHub Actions: a file takes the place of an output, and a job always runs', async () => {
   await start('actions', example('migration.md', 'report'), {
