@@ -162,7 +162,9 @@ const job = z
       )
       .max(20)
       .optional()
-      .describe('Artifacts of other jobs, put into the working directory before the start.'),
+      .describe(
+        'Artifacts of other jobs, put into the working directory before the start. Each job of a matrix gets a folder, such as `seed=1,lr=0.1`.',
+      ),
     matrix: z
       .record(
         z

@@ -209,8 +209,6 @@ class FileChecker {
       if (!other) continue;
       if (!needs.some((need) => need.job === job))
         this.#report(path, `${name} must need ${job} to get its artifacts`);
-      if (other.matrix)
-        this.#report(path, `${job} has a matrix, so its artifacts are not of one job`);
     }
   }
 

@@ -47,6 +47,7 @@ import { demandIdentity, toJobIdentity } from './identity.ts';
 import { type JobInput, listInputNeeds, resolveInputs } from './inputs.ts';
 import { writeNewJob } from './insert.ts';
 import { removeDeletedPages } from './logs/removal.ts';
+import type { MatrixValue } from './matrix-values.ts';
 import { jobRowReader } from './payload.ts';
 import { type CreateInput, checkRequest, isJobName, type NamedValue } from './request.ts';
 import { runSpanUntil } from './runtime.ts';
@@ -122,23 +123,13 @@ export async function createJob<S extends Select>(
       : snapshot == null
         ? await resolveBranch(services, viewer, { repo, branch })
         : await resolveSnapshot(services, viewer, { repo, snapshot });
-  const inputs = await resolveInputs(services, viewer, namespace.id, request.inputs);
-  const needs = await resolveNeeds(services, viewer, namespace.id, {
-    needs: request.needs,
-    size: request.array?.size ?? 1,
-  });
+  const size = request.array?.size ?? 1;
+  const inputs = await resolveInputs(services, viewer, namespace.id, request.inputs, { size });
+  const needs = await resolveNeeds(services, viewer, namespace.id, { needs: request.needs, size });
   needs.push(...(await listInputNeeds(services, inputs, needs)));
   const newJob = { namespace, request: { ...request, inputs, needs }, source };
   const job = await insertJob(services, viewer, newJob, select);
   return { job, env: input.env ?? [] };
-}
-
-/** The value of a key of a matrix in the combination of a job. */
-export type MatrixValue = { key: string; value: string };
-
-/** Empty for a job without a matrix. */
-export function readMatrixValues({ matrixValues }: { matrixValues: unknown }): MatrixValue[] {
-  return (matrixValues ?? []) as MatrixValue[];
 }
 
 export type NewJob = {

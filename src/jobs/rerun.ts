@@ -23,7 +23,8 @@ import {
 import type { Need } from './dependencies/request.ts';
 import { readJobIdentity } from './identity.ts';
 import { demandInputs, readInputs } from './inputs.ts';
-import { findNamespace, insertJob, type JobKey, readMatrixValues } from './jobs.ts';
+import { findNamespace, insertJob, type JobKey } from './jobs.ts';
+import { readMatrixValues } from './matrix-values.ts';
 import {
   checkJobName,
   checkRequest,

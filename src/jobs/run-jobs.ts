@@ -8,15 +8,15 @@ import { recordAudits } from '../identity/audit.ts';
 import type { Account } from '../identity/permissions.ts';
 import type { Db } from '../platform/database/client.ts';
 import type { CommitSource } from '../repositories/repositories.ts';
-import { resolveInputs } from './inputs.ts';
+import { resolveInputs, type Siblings } from './inputs.ts';
 import {
   insertJobs,
   type JobToInsert,
-  type MatrixValue,
   moveToCancelled,
   prepareJob,
   readHoldingAttempts,
 } from './jobs.ts';
+import type { MatrixValue } from './matrix-values.ts';
 import type { checkRequest } from './request.ts';
 import type { SecretBox } from './secrets.ts';
 import { isOver, moveJob } from './state.ts';
@@ -54,11 +54,11 @@ export async function insertRunJobs(
   creator: Account,
   { runId, namespace, source, isFromRef, jobs }: RunJobs,
 ): Promise<void> {
-  const siblings = new Map(jobs.map(({ request }) => [request.name, request]));
+  const siblings = listSiblings(jobs);
   const prepared: JobToInsert[] = [];
   for (const { key, request, needs, matrix, maxParallel } of jobs) {
     const { inputs: named } = request;
-    const inputs = await resolveInputs({ db: tx }, creator, namespace.id, named, siblings);
+    const inputs = await resolveInputs({ db: tx }, creator, namespace.id, named, { siblings });
     const job = await prepareJob(services, creator, {
       namespace,
       request: { ...request, inputs, needs: [] },
@@ -90,6 +90,16 @@ export async function insertRunJobs(
       details: { repo, branch, image, gpu, run: runId },
     })),
   );
+}
+
+function listSiblings(jobs: readonly RunJob[]): Siblings {
+  const arrays = Map.groupBy(
+    jobs.flatMap(({ request: { name, outputPath }, matrix }) =>
+      matrix ? { array: matrix.name, name, outputPath, matrixValues: matrix.values } : [],
+    ),
+    ({ array }) => array,
+  );
+  return { jobs: new Map(jobs.map(({ request }) => [request.name, request])), arrays };
 }
 
 /**

@@ -88,20 +88,21 @@ test('a matrix is an array, which jobs outside of the run can need', async () =>
   await create(
     'array',
     `jobs:
-  tune: { on: { push: true }, matrix: { seed: [1, 2] }, max_parallel: 1, command: echo }
-  review: { needs: [tune], command: echo }
+  tune: { on: { push: true }, matrix: { seed: [1, 2] }, max_parallel: 1, command: echo x > out/model, output_path: out }
+  review: { needs: [tune], command: echo, inputs: [{ job: tune, to: in }] }
 `,
   );
   await ended('array');
   const { jobArray, job, namespace } = await ada.gql(
     `{ jobArray(namespace: "ada", name: "tune-1") { size maxParallel counts { status count } }
-       job(namespace: "ada", name: "review-1") { needs { name runJob array { name } } }
+       job(namespace: "ada", name: "review-1") { needs { name runJob array { name } } inputs { jobName to array { name } } }
        namespace(name: "ada") { jobs(first: 2, foldArrays: true) { nodes { name arrayIndex array { name } } } } }`,
   );
   expect(jobArray).toEqual({
     ...{ size: 2, maxParallel: 1, counts: [{ status: 'SUCCEEDED', count: 2 }] },
   });
   expect(job.needs).toEqual([{ name: 'tune', runJob: 'tune', array: { name: 'tune-1' } }]);
+  expect(job.inputs).toEqual([{ jobName: 'tune-1', to: 'in/', array: { name: 'tune-1' } }]);
   expect(namespace.jobs.nodes).toEqual([
     { name: 'review-1', arrayIndex: null, array: null },
     { name: 'tune-1-1', arrayIndex: null, array: { name: 'tune-1' } },

@@ -20,7 +20,7 @@ import { newId } from '../../src/base/ids.ts';
 import type { Account } from '../../src/identity/permissions.ts';
 import { extractArtifacts, InputFolder } from '../../src/jobs/artifacts/extract.ts';
 import { removeArtifacts, storeArtifacts } from '../../src/jobs/artifacts/store.ts';
-import { resolveInputs } from '../../src/jobs/inputs.ts';
+import { nameFolders, resolveInputs } from '../../src/jobs/inputs.ts';
 import { insertJobs, type JobToInsert, prepareJob } from '../../src/jobs/jobs.ts';
 import { checkRequest } from '../../src/jobs/request.ts';
 import { openFolder } from '../../src/platform/storage/folder.ts';
@@ -448,11 +448,13 @@ test('a job takes artifacts of a job that is created together with it', async ()
     command: 'echo ran',
     inputs: [{ job: first.name }],
   };
-  const siblings = new Map([[first.name, first]]);
+  const siblings = { jobs: new Map([[first.name, first]]), arrays: new Map() };
   const requests = [first, second].map(checkRequest);
   const jobs: JobToInsert[] = [];
   for (const request of requests) {
-    const inputs = await resolveInputs(services, viewer, namespace.id, request.inputs, siblings);
+    const inputs = await resolveInputs(services, viewer, namespace.id, request.inputs, {
+      siblings,
+    });
     const newJob = { namespace, request: { ...request, inputs, needs: [] }, source: null };
     jobs.push({
       job: await prepareJob(services, viewer, newJob),
@@ -464,7 +466,9 @@ test('a job takes artifacts of a job that is created together with it', async ()
   const { inputs } = await db.job.findFirstOrThrow({ where: { name: second.name } });
   expect(inputs).toEqual([{ job: first.name, jobId: inserted[0]?.[0]?.id, path: '', to: '' }]);
 
-  const none = new Map([[first.name, { outputPath: null }]]);
+  const none = {
+    siblings: { jobs: new Map([[first.name, { outputPath: null }]]), arrays: new Map() },
+  };
   await expect(
     resolveInputs(services, viewer, namespace.id, requests[1]?.inputs ?? [], none),
   ).rejects.toThrow('has no artifacts');
@@ -570,4 +574,41 @@ test('an interrupted copy starts again', async () => {
   await until(zoe, 'zoe', 'user', 'SUCCEEDED');
   expect(opened).toBeGreaterThanOrEqual(3);
   expect((await job(zoe, 'zoe', 'user')).attempts.nodes).toHaveLength(1);
+});
+
+test('an array is an input as a whole: each of its jobs that has artifacts gets a folder', async () => {
+  await submit(ada, {
+    ...{ namespace: 'ada', name: 'sweep', repo: 'ada/code', outputPath: 'out', array: { size: 3 } },
+    command: 'test $JOB_ARRAY_INDEX = 1 || { mkdir out; echo $JOB_ARRAY_INDEX > out/score; }',
+  });
+  await submit(ada, {
+    ...{ namespace: 'ada', name: 'collect', repo: 'ada/code', command: 'cd in; cat */score; ls' },
+    inputs: [{ job: 'sweep', to: 'in' }],
+  });
+  const { job: collect } = await ada.gql(
+    `{ job(namespace: "ada", name: "collect") {
+       needs { name array { name } } inputs { jobName to path job { name } array { name } } } }`,
+  );
+  expect(collect).toEqual({
+    needs: [{ name: 'sweep', array: { name: 'sweep' } }],
+    inputs: [{ jobName: 'sweep', to: 'in/', path: '', job: null, array: { name: 'sweep' } }],
+  });
+  await until(ada, 'ada', 'collect', 'SUCCEEDED');
+  expect(await lines(ada, 'ada', 'collect')).toEqual(['0', '2', '0', '2']);
+  await made(ada, 'ada', 'plain', 'true');
+  expect(await refused(ada, 'ada', [{ job: 'nothing' }])).toMatchObject({
+    message: 'inputs: there is no job or array nothing',
+    code: 'NOT_FOUND',
+  });
+});
+
+test('the folders of the jobs of an array have safe and different names', () => {
+  const names = (...values: string[]) =>
+    nameFolders(values.map((value) => ({ matrixValues: [{ key: 'lr', value }] })));
+  expect(names('0.1', 'a/b', 'a b', '..', '', '1')).toEqual([
+    ...['lr=0.1', 'lr=a-b-2', 'lr=a-b-3', 'lr=..', 'lr=', 'lr=1'],
+  ]);
+  expect(names('x', 'x', 'x-2')).toEqual(['lr=x', 'lr=x-2', 'lr=x-2-3']);
+  expect(names('é'.repeat(200))[0]).toHaveLength(102);
+  expect(nameFolders([{ arrayIndex: 4, matrixValues: [] }])).toEqual(['4']);
 });

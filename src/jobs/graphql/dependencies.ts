@@ -5,7 +5,8 @@ import { builder } from '../../platform/schema/builder.ts';
 import { selectOf } from '../../platform/schema/select.ts';
 import { type ArrayRow, countArrayJobs, findArray } from '../dependencies/arrays.ts';
 import { DEPENDENCY_RULES } from '../dependencies/request.ts';
-import { findJob, type MatrixValue } from '../jobs.ts';
+import { findJob } from '../jobs.ts';
+import type { MatrixValue } from '../matrix-values.ts';
 import { defineEnum, JobStatus } from './enums.ts';
 
 const JobNeedCondition = defineEnum(

@@ -2,27 +2,39 @@
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { builder } from '../../platform/schema/builder.ts';
 import { selectOf } from '../../platform/schema/select.ts';
+import { findArray } from '../dependencies/arrays.ts';
 import type { JobInput } from '../inputs.ts';
 import { findJob } from '../jobs.ts';
+import { JobArray } from './dependencies.ts';
 
 export const JobInputArtifacts = builder.objectRef<JobInput>('JobInputArtifacts').implement({
-  description: 'Artifacts of a job that are files of another job.',
+  description: 'Artifacts of a job, or of each job of an array, that are files of another job.',
   fields: (t) => ({
-    jobName: t.exposeString('job', { description: 'The name of the job that left them.' }),
+    jobName: t.exposeString('job', { description: 'The name of the job or array that left them.' }),
     job: t.prismaField({
       type: 'Job',
       nullable: true,
-      description: 'This job; null if it was deleted or the viewer may not see it.',
+      description:
+        'This job; null for an array, and if it was deleted or the viewer may not see it.',
       resolve: (query, { jobId }, _args, { services, viewer }) =>
         jobId === null
           ? null
           : (findJob(services, viewer, jobId, selectOf<Prisma.JobSelect>(query)) as never),
     }),
+    array: t.field({
+      type: JobArray,
+      nullable: true,
+      description:
+        'This array; null for a job, and if all its jobs were deleted or the viewer may not see them.',
+      resolve: ({ array }, _args, { services, viewer }) =>
+        array?.id ? findArray(services, viewer, array.id) : null,
+    }),
     path: t.exposeString('path', {
       description: 'The file or folder among the artifacts; empty for all.',
     }),
     to: t.exposeString('to', {
-      description: 'Where it is put in the working directory; empty for the directory itself.',
+      description:
+        'Where it is put in the working directory; empty for the directory itself. For an array, each job has a folder there.',
     }),
   }),
 });
@@ -33,7 +45,7 @@ export const JobArtifactsInput = builder.inputType('JobArtifactsInput', {
     job: t.string({
       required: true,
       description:
-        'The name of a job of the same namespace. If it has not ended, the new job waits until it has succeeded, unless `needs` says otherwise.',
+        'The name of a job of the same namespace, or of an array: then each of its jobs that has artifacts gets a folder, named by the values of the matrix (`seed=1,lr=0.1`) or the index. If it has not ended, the new job waits until it has succeeded, unless `needs` says otherwise.',
     }),
     path: t.string({
       description:

@@ -20,10 +20,11 @@ import { type AccessRow, accessColumns, isVisible } from '../../repositories/rep
 import * as downloads from '../artifacts/downloads.ts';
 import { getArray } from '../dependencies/arrays.ts';
 import { readJobIdentity } from '../identity.ts';
-import { readInputs } from '../inputs.ts';
+import { foldInputs, readInputs } from '../inputs.ts';
 import * as jobs from '../jobs.ts';
 import * as lists from '../lists.ts';
 import { readLogTail } from '../logs/read.ts';
+import { readMatrixValues } from '../matrix-values.ts';
 import { positionColumns, type QueuePosition } from '../queue-position.ts';
 import { repositoryColumns, visibleRepositoryName } from '../repository-name.ts';
 import * as runtime from '../runtime.ts';
@@ -135,7 +136,7 @@ export const Job = builder.prismaNode('Job', {
       type: [JobInputArtifacts],
       description: 'Artifacts of other jobs that are copied into the working directory.',
       select: { inputs: true },
-      resolve: (job) => readInputs(job),
+      resolve: (job) => foldInputs(readInputs(job)),
     }),
     exitCode: t.exposeInt('exitCode', {
       nullable: true,
@@ -212,7 +213,7 @@ export const Job = builder.prismaNode('Job', {
       description:
         'The values of its combination of a `matrix`, in the order of the file; empty for other jobs.',
       select: { matrixValues: true },
-      resolve: (job) => jobs.readMatrixValues(job),
+      resolve: (job) => readMatrixValues(job),
     }),
     concurrency: t.field({
       type: JobConcurrency,

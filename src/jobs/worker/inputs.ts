@@ -29,6 +29,7 @@ export async function copyInputs(
   });
   for (const input of readInputs(job)) {
     const key = await findArtifacts(deps, job.namespaceId, input);
+    if (!key) continue;
     await extractArtifacts(deps, key, input, folder, signal).catch((error) => {
       if (signal.aborted || isDatabaseUnavailable(error) || isTransient(error)) throw error;
       const isExpected = error instanceof CannotExtract;
@@ -39,12 +40,16 @@ export async function copyInputs(
   }
 }
 
-/** Finds the artifacts of a job, also after it was deleted without them. @throws Unstartable */
+/**
+ * Finds the artifacts of a job, also after it was deleted without them.
+ * @returns null if a job of an array that is an input as a whole has none
+ * @throws Unstartable
+ */
 async function findArtifacts(
   { db }: Pick<Deps, 'db'>,
   namespaceId: string,
-  { jobId, job: name }: JobInput,
-): Promise<ArtifactKey> {
+  { jobId, job: name, array }: JobInput,
+): Promise<ArtifactKey | null> {
   const job = await db.job.findFirst({
     where: jobId === null ? { namespaceId, name } : { id: jobId },
     select: { id: true, status: true, artifactBytes: true, artifactsOf: true },
@@ -53,6 +58,7 @@ async function findArtifacts(
     throw new Unstartable(
       `The artifacts of ${name} are inputs, and it has not ended. Use needs to wait for it.`,
     );
+  if (job?.artifactBytes === null && array) return null;
   if (job?.artifactBytes === null)
     throw new Unstartable(`The artifacts of ${name} are inputs, and it left none`);
   const owner =
@@ -62,6 +68,7 @@ async function findArtifacts(
         where: { id: jobId, removing: false },
         select: { id: true, artifactsOf: true },
       })));
+  if (!owner && array) return null;
   if (!owner) throw new Unstartable(`The artifacts of ${name} are inputs, and were deleted`);
   return { namespaceId, jobId: owner.id, attemptId: owner.artifactsOf };
 }

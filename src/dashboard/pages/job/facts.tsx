@@ -186,11 +186,21 @@ function InputArtifacts({
   path,
   to,
   job,
+  array,
 }: JobData['inputs'][number] & { namespace: string }) {
   return (
     <>
       {job ? (
         <Link to="/$namespace/-/jobs/$job" params={{ namespace, job: job.name }} className="link">
+          {jobName}
+        </Link>
+      ) : array ? (
+        <Link
+          to="/$namespace/-/jobs"
+          params={{ namespace }}
+          search={{ array: array.id }}
+          className="link"
+        >
           {jobName}
         </Link>
       ) : (

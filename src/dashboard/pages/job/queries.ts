@@ -36,7 +36,7 @@ export const JobFacts = graphql(`
     arrayIndex
     matrixValues { key value }
     concurrency { group onConflict }
-    inputs { jobName path to job { id name } }
+    inputs { jobName path to job { id name } array { id } }
     environmentNames
     secretNames
     permissions { repo jobs }
