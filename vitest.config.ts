@@ -34,7 +34,7 @@ export default defineConfig({
   },
   test: {
     include: ['test/**/*.test.ts'],
-    globalSetup: ['test/support/database.ts', 'test/support/pages.ts'],
+    globalSetup: ['test/support/leftovers.ts', 'test/support/database.ts', 'test/support/pages.ts'],
     setupFiles: 'test/support/leaks.ts',
     reporters: ['default', './test/support/summary.ts'],
     pool: 'forks',

@@ -142,7 +142,12 @@ test('packed-refs is synced before its rename, packs are synced, and loose refs 
   await mkdir(bin);
   await writeFile(
     join(bin, 'git'),
-    `#!/bin/sh\nexec strace -f -y -e trace=fsync,rename -A -o '${trace}' '${join(workspace.path, 'bin/git')}' "$@"\n`,
+    // The tracer is a child of git. The other way round, a tracer that is killed leaves git behind, stopped.
+    `#!/bin/sh
+strace -f -y -e trace=fsync,rename -A -o '${trace}' -p $$ </dev/null >/dev/null 2>&1 &
+until grep -q 'TracerPid:.*[1-9]' /proc/$$/status; do kill -0 $! || exit 1; done
+exec '${join(workspace.path, 'bin/git')}' "$@"
+`,
   );
   await chmod(join(bin, 'git'), 0o755);
   process.env.PATH = `${bin}:${PATH}`;

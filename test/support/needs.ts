@@ -150,7 +150,15 @@ const REQUIREMENTS = {
     remedy: `${install('slurm-wlm munge')}, and run as root`,
   },
   ssh: { probe: ['ssh', '-V'], remedy: install('openssh-client') },
-  strace: { probe: ['strace', '-o', '/dev/null', 'true'], remedy: install('strace') },
+  strace: {
+    // It attaches to its parent, which Yama may forbid.
+    probe: [
+      'sh',
+      '-c',
+      "strace -o /dev/null -p $$ & until grep -q 'TracerPid:.*[1-9]' /proc/$$/status; do kill -0 $! || exit 1; done",
+    ],
+    remedy: install('strace'),
+  },
   unshare: {
     probe: ['unshare', '--user', '--map-root-user', '--mount', 'setpriv', '--no-new-privs', 'true'],
     remedy: 'run where unprivileged user namespaces are allowed',

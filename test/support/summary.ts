@@ -1,25 +1,38 @@
 /**
- * Prints the last lines of a run: failed tests, counts, skipped tests with the command that installs their requirement, and
- * how to run the other tests.
+ * Prints each failure with its cause when it happens, because a run may be ended early, and the last lines of a run: failed
+ * tests again, counts, skipped tests with the command that installs their requirement, and how to run the other tests.
  */
 import { stripVTControlCharacters } from 'node:util';
-import type { Reporter, TestModule, TestResultFailed } from 'vitest/node';
+import type { Reporter, SerializedError, TestCase, TestModule, TestSuite } from 'vitest/node';
 
 /** Characters of the cause of each error. A CI service may show only the end of its output, so all causes must fit there. */
 const LONGEST_CAUSE = 600;
 
 export default class Summary implements Reporter {
+  onTestCaseResult(test: TestCase): void {
+    print(failuresOf(test));
+  }
+
+  onTestSuiteResult(suite: TestSuite): void {
+    print(describe(`${suite.module.relativeModuleId} > ${suite.fullName}`, suite.errors()));
+  }
+
+  onTestModuleEnd(module: TestModule): void {
+    print(describe(module.relativeModuleId, module.errors()));
+  }
+
   onTestRunEnd(modules: readonly TestModule[], unhandledErrors: readonly unknown[]): void {
     const counts = { passed: 0, failed: 0, skipped: 0 };
     const skipped = new Map<string, number>();
     for (const module of modules) {
-      if (module.errors().length > 0) console.log(`FAILED ${module.relativeModuleId}`);
+      print(describe(module.relativeModuleId, module.errors()));
+      for (const suite of module.children.allSuites())
+        print(describe(`${module.relativeModuleId} > ${suite.fullName}`, suite.errors()));
       for (const test of module.children.allTests()) {
         const result = test.result();
         if (result.state === 'pending') continue;
         counts[result.state]++;
-        if (result.state === 'failed')
-          console.log(`FAILED ${module.relativeModuleId} > ${test.fullName}\n${causesOf(result)}`);
+        print(failuresOf(test));
         if (result.state !== 'skipped') continue;
         const reason = result.note ?? 'because they were not selected, or their suite failed';
         skipped.set(reason, (skipped.get(reason) ?? 0) + 1);
@@ -35,11 +48,22 @@ export default class Summary implements Reporter {
   }
 }
 
-/** The messages of the errors, with the lines in which the values differ. */
-function causesOf({ errors }: TestResultFailed): string {
-  const causes = errors.map(({ message, diff = '' }) => {
-    const differing = stripVTControlCharacters(diff).match(/^[+-] .*$/gm) ?? [];
+function failuresOf(test: TestCase): string | null {
+  const { state, errors = [] } = test.result();
+  const name = `${test.module.relativeModuleId} > ${test.fullName}`;
+  return state === 'failed' ? describe(name, errors) : null;
+}
+
+/** The messages of the errors, with the lines in which the values differ; null without errors. */
+function describe(name: string, errors: readonly SerializedError[]): string | null {
+  if (errors.length === 0) return null;
+  const causes = errors.map(({ message, diff }) => {
+    const differing = stripVTControlCharacters(String(diff ?? '')).match(/^[+-] .*$/gm) ?? [];
     return [stripVTControlCharacters(message), ...differing].join('\n').slice(0, LONGEST_CAUSE);
   });
-  return causes.join('\n').replace(/^/gm, '    ');
+  return `FAILED ${name}\n${causes.join('\n').replace(/^/gm, '    ')}`;
+}
+
+function print(text: string | null): void {
+  if (text !== null) console.log(text);
 }

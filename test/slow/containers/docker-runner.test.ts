@@ -57,7 +57,7 @@ test('the timeout of a container holds while no server runs', async (ctx) => {
   const loop = 'while :; do sleep 0.1; done';
   const polite = await start(patient, `trap 'echo told; exit 9' TERM; ${loop}`);
   const stubborn = await start(strict, `trap '' TERM; ${loop}`);
-  const late = await start(patient, 'sleep 1.5; echo done');
+  const late = await start(patient, 'sleep 2.5; echo done');
   const elsewhere = { image: 'loam-test/debian', env: { PATH: '/nope' } };
   const pathless = await start(patient, 'exec /bin/sleep 60', elsewhere);
   const running = () => docker('ps', '--quiet', '--filter', `name=loam-att_${process.pid}`);
