@@ -65,6 +65,35 @@ test('a job that fails, one that is cancelled, and a request that is refused are
   expect(() => new Client({ url: 'https://user:secret@host' })).toThrow(LoamError);
 });
 
+test('an option that does not exist is an error that names the most similar one', async () => {
+  // As JavaScript passes it, which TypeScript does not check.
+  const run = (options: object) => client.run('true', { image: 'busybox', ...options });
+  for (const [options, field, similar] of [
+    [{ memoryGB: 8 }, 'memoryGB', 'memoryGb'],
+    [{ output_path: 'out' }, 'output_path', 'outputPath'],
+    [{ gpus: 'T4' }, 'gpus', 'gpu'],
+    [{ array: { size: 2, max_parallel: 1 } }, 'array.max_parallel', 'array.maxParallel'],
+    [{ needs: [{ job: 'a', if: 'failed' }] }, 'needs.if', 'needs.job'],
+  ] as const)
+    await expect(run(options)).rejects.toMatchObject({
+      ...{ code: 'invalid_request', field },
+      message: `${field}: there is no such option. Did you mean ${similar}?`,
+    });
+  const options = { url: app.base, tokn: 'x' };
+  expect(() => new Client(options)).toThrow('Did you mean token?');
+  const { jobs, repositories, webhooks } = client;
+  const wrong: Record<string, string> = { state: 'x' };
+  expect(() => jobs.list(wrong)).toThrow('Did you mean statuses?');
+  await expect(repositories.create('new', wrong)).rejects.toThrow('state: there is no such option');
+  await expect(webhooks.update('wh_x', wrong)).rejects.toThrow('state: there is no such option');
+  await expect(
+    jobs
+      .get('ada', 'x')
+      .logs({ ...wrong })
+      .next(),
+  ).rejects.toThrow('state');
+});
+
 test('many jobs are cancelled, run again and deleted', async () => {
   const labels = { kind: 'many' };
   const selection = {

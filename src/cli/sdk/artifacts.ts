@@ -2,6 +2,7 @@
 import { type ArtifactFile, DownloadFolder, type LeftOutReason } from './download.ts';
 import { LoamError } from './errors.ts';
 import { graphql } from './graphql.ts';
+import { checkOptions, type OptionNames, RETRY_OPTIONS } from './options.ts';
 import { demand, readPages } from './pages.ts';
 import { type RetryOptions, retry } from './retry.ts';
 import type { Transport } from './transport.ts';
@@ -40,6 +41,12 @@ export type DownloadOptions = ArtifactListOptions & {
   onLeftOut?: ((file: ArtifactFile, reason: LeftOutReason) => void) | undefined;
 };
 
+const DOWNLOAD_OPTIONS: OptionNames<DownloadOptions> = {
+  ...RETRY_OPTIONS,
+  ...{ path: true, concurrency: true, onBytes: true, onFile: true, force: true },
+  onLeftOut: true,
+};
+
 type Key = { namespace: string; name: string };
 
 /** The files that a job left at its `outputPath`. */
@@ -54,6 +61,7 @@ export class Artifacts {
 
   /** Lists the files; none while there are no artifacts. @throws LoamError */
   async *list(options: ArtifactListOptions = {}): AsyncGenerator<ArtifactFile> {
+    checkOptions(options, { ...RETRY_OPTIONS, path: true });
     const { path, ...retrying } = options;
     const folder = path?.replace(/\/+$/, '');
     const read = async (range: { first: number; after: string | null }) => {
@@ -76,6 +84,7 @@ export class Artifacts {
    * @throws LoamError; `bad_answer` for a file name that leads out of the folder
    */
   async download(folder: string, options: DownloadOptions = {}): Promise<ArtifactFile[]> {
+    checkOptions(options, DOWNLOAD_OPTIONS);
     const { path, concurrency = 4, onBytes, onFile, force = false, ...others } = options;
     const { onLeftOut = warnLeftOut, ...retrying } = others;
     const target = await DownloadFolder.open(folder);

@@ -1,6 +1,7 @@
 /** Changes of many jobs by one call. */
 import { graphql } from './graphql.ts';
-import type { JobFilter } from './job-info.ts';
+import { JOB_FILTERS, type JobFilter } from './job-info.ts';
+import { checkOptions, RETRY_OPTIONS } from './options.ts';
 import { demand } from './pages.ts';
 import { type RetryOptions, retry } from './retry.ts';
 import type { Transport } from './transport.ts';
@@ -37,6 +38,8 @@ export type BulkResult = {
   skipped: SkippedJobs[];
 };
 
+const BULK_OPTIONS = { ...RETRY_OPTIONS, dryRun: true } as const;
+
 const CANCEL_JOBS = graphql(`
   mutation CancelJobs($input: CancelJobsInput!) {
     cancelJobs(input: $input) { matched done skipped { reason count names message } endCursor }
@@ -56,8 +59,10 @@ const DELETE_JOBS = graphql(`
 export function cancelJobs(
   transport: Transport,
   selection: JobSelection,
-  { dryRun, ...retrying }: BulkOptions,
+  options: BulkOptions,
 ): Promise<BulkResult> {
+  checkOptions(options, BULK_OPTIONS);
+  const { dryRun, ...retrying } = options;
   return changeAll(selection, async (range) => {
     const input = { ...range, dryRun };
     const send = () => transport.graphql(CANCEL_JOBS, { input }, retrying);
@@ -68,8 +73,10 @@ export function cancelJobs(
 export function deleteJobs(
   transport: Transport,
   selection: JobSelection,
-  { dryRun, deleteArtifacts, ...retrying }: BulkOptions & { deleteArtifacts?: boolean | undefined },
+  options: BulkOptions & { deleteArtifacts?: boolean | undefined },
 ): Promise<BulkResult> {
+  checkOptions(options, { ...BULK_OPTIONS, deleteArtifacts: true });
+  const { dryRun, deleteArtifacts, ...retrying } = options;
   return changeAll(selection, async (range) => {
     const input = { ...range, dryRun, deleteArtifacts };
     const send = () => transport.graphql(DELETE_JOBS, { input }, retrying);
@@ -81,8 +88,10 @@ export function deleteJobs(
 export function rerunJobs(
   transport: Transport,
   selection: JobSelection,
-  { dryRun, newestCommit, signal }: BulkOptions & { newestCommit?: boolean | undefined },
+  options: BulkOptions & { newestCommit?: boolean | undefined },
 ): Promise<BulkResult> {
+  checkOptions(options, { ...BULK_OPTIONS, newestCommit: true });
+  const { dryRun, newestCommit, signal } = options;
   return changeAll(selection, async (range) => {
     const input = { ...range, dryRun, newestCommit };
     return (await transport.graphql(RERUN_JOBS, { input }, { signal })).rerunJobs;
@@ -102,9 +111,11 @@ type Part = Omit<BulkResult, 'skipped'> & {
 
 /** Calls until all selected jobs are done: a call ends after 10,000 jobs or 20 seconds. */
 async function changeAll(
-  { namespace, names, all, ...filter }: JobSelection,
+  selected: JobSelection,
   call: (range: Call) => Promise<Part | null>,
 ): Promise<BulkResult> {
+  checkOptions(selected, { namespace: true, names: true, all: true, ...JOB_FILTERS });
+  const { namespace, names, all, ...filter } = selected;
   const isFiltered = Object.values(filter).some((value) => value !== undefined);
   // Without names and conditions, the server refuses the call: a forgotten variable must not select all jobs.
   const selection = {

@@ -4,6 +4,7 @@ import type { ResultOf, VariablesOf } from 'gql.tada';
 import { LoamError } from './errors.ts';
 import { readEvents } from './event-stream.ts';
 import { graphql } from './graphql.ts';
+import { checkOptions, type OptionNames, RETRY_OPTIONS } from './options.ts';
 import { Backoff, type RetryOptions, retry } from './retry.ts';
 import { graphqlError, MAX_SILENCE_MS, type Transport } from './transport.ts';
 
@@ -65,6 +66,11 @@ export type FollowOptions = RetryOptions & {
   onStart?: ((cursor: number) => void) | undefined;
 };
 
+const FOLLOW_OPTIONS: OptionNames<FollowOptions> = {
+  ...RETRY_OPTIONS,
+  ...{ namespaces: true, types: true, after: true, onStart: true },
+};
+
 /** Events of namespaces. */
 export class Events {
   readonly #transport: Transport;
@@ -77,6 +83,7 @@ export class Events {
    * @throws LoamError `permission_denied`, `not_found`; `invalid_request` when `after` is older than the kept events
    */
   async *follow(options: FollowOptions): AsyncGenerator<LoamEvent> {
+    checkOptions(options, FOLLOW_OPTIONS);
     const { namespaces, types, after, onStart } = options;
     // Without a cursor, a connection that is cut before the first event could not be continued without a gap.
     let last = after ?? (await this.#latest(namespaces, options));

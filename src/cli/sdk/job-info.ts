@@ -1,4 +1,5 @@
 /** The types of jobs, their logs and their filters. The queries in `jobs.ts` are checked against them. */
+import type { OptionNames } from './options.ts';
 
 export type JobStatus = 'QUEUED' | 'RUNNING' | 'SUCCEEDED' | 'FAILED' | 'TIMED_OUT' | 'CANCELLED';
 export type Gpu = 'NONE' | 'T4' | 'L4' | 'A100_40GB' | 'A100_80GB' | 'H100_80GB';
@@ -75,6 +76,18 @@ export type JobFilter = {
   createdTo?: string;
   completedFrom?: string;
   completedTo?: string;
+};
+
+export const JOB_FILTERS: OptionNames<JobFilter> = {
+  ...{
+    statuses: true,
+    gpus: true,
+    labels: true,
+    namePrefix: true,
+    creator: true,
+    repository: true,
+  },
+  ...{ image: true, createdFrom: true, createdTo: true, completedFrom: true, completedTo: true },
 };
 
 export type LogLine = { kind: 'line'; seq: number; timestamp: string; message: string };

@@ -1,6 +1,7 @@
 /** What a job runs and on what, in the form of people, and its conversion to the input of `createJob`. */
 import { LoamError } from './errors.ts';
 import type { Gpu, Region } from './job-info.ts';
+import { checkOptions, type OptionNames } from './options.ts';
 
 export type JobOptions = {
   /** By default the namespace of `repo`, else that of the caller. */
@@ -68,6 +69,14 @@ export type InputArtifacts = {
   to?: string | undefined;
 };
 
+const JOB_OPTIONS: OptionNames<JobOptions> = {
+  ...{ namespace: true, name: true, repo: true, branch: true, snapshot: true, image: true },
+  ...{ gpu: true, cpu: true, memoryGb: true, diskGb: true, region: true, timeoutMinutes: true },
+  ...{ maxCost: true, idleTimeoutMinutes: true, retries: true, env: true, secrets: true },
+  ...{ secretNames: true, variableNames: true, labels: true, outputPath: true, permissions: true },
+  ...{ idTokens: true, needs: true, array: true, concurrency: true, inputs: true },
+};
+
 type Need = { job: string; when?: 'SUCCEEDED' | 'FAILED' | 'FINISHED' };
 type Conflict = 'QUEUE' | 'CANCEL_RUNNING' | 'SKIP';
 type Access = 'READ' | 'WRITE';
@@ -111,6 +120,15 @@ export function createInput(
   command: string,
   options: JobOptions & { namespace: string },
 ): CreateInput {
+  checkOptions(options, JOB_OPTIONS);
+  const { array, concurrency, inputs, needs, permissions } = options;
+  if (array) checkOptions(array, { size: true, maxParallel: true }, 'array');
+  if (concurrency) checkOptions(concurrency, { group: true, onConflict: true }, 'concurrency');
+  if (permissions) checkOptions(permissions, { repo: true, jobs: true }, 'permissions');
+  for (const input of inputs ?? [])
+    checkOptions(input, { job: true, path: true, to: true }, 'inputs');
+  for (const need of needs ?? [])
+    if (typeof need !== 'string') checkOptions(need, { job: true, when: true }, 'needs');
   const { gpu, gpuCount } = parseGpu(options.gpu ?? 'none');
   const [repo, branch] = parseRepo(options.repo);
   return {
@@ -133,16 +151,16 @@ export function createInput(
       idleTimeoutMinutes: options.idleTimeoutMinutes,
       retries: options.retries,
       outputPath: options.outputPath,
-      needs: options.needs?.map(toNeed),
-      array: options.array,
-      concurrency: options.concurrency && toConcurrency(options.concurrency),
-      inputs: options.inputs,
+      needs: needs?.map(toNeed),
+      array,
+      concurrency: concurrency && toConcurrency(concurrency),
+      inputs,
       env: options.env && pairs(options.env, 'name'),
       secrets: options.secrets && pairs(options.secrets, 'name'),
       secretNames: options.secretNames && [...options.secretNames],
       variableNames: options.variableNames && [...options.variableNames],
       labels: options.labels && pairs(options.labels, 'key'),
-      permissions: options.permissions && toPermissions(options.permissions),
+      permissions: permissions && toPermissions(permissions),
       idTokens:
         options.idTokens &&
         Object.entries(options.idTokens).map(([variable, audience]) => ({ variable, audience })),

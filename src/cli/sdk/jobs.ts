@@ -13,13 +13,15 @@ import { readEvents, type ServerEvent } from './event-stream.ts';
 import { graphql } from './graphql.ts';
 import {
   isFinal,
+  JOB_FILTERS,
   type JobFilter,
   type JobInfo,
   type JobStatus,
   type LogEvent,
 } from './job-info.ts';
 import { createInput, type JobOptions } from './job-input.ts';
-import { demand, demandViewer, type ListOptions, readPages } from './pages.ts';
+import { checkOptions, RETRY_OPTIONS } from './options.ts';
+import { demand, demandViewer, LIST_OPTIONS, type ListOptions, readPages } from './pages.ts';
 import { Backoff, type RetryOptions, retry } from './retry.ts';
 import { MAX_SILENCE_MS, type Transport } from './transport.ts';
 
@@ -155,6 +157,7 @@ export class Job {
    * @throws LoamError
    */
   async *logs(options: LogOptions = {}): AsyncGenerator<LogEvent> {
+    checkOptions(options, { ...RETRY_OPTIONS, tail: true, since: true, follow: true });
     const { tail, since, follow = true, ...retrying } = options;
     let after = 0;
     const until = follow ? Number.POSITIVE_INFINITY : await this.#lastSeq(retrying);
@@ -211,6 +214,7 @@ export class Job {
 
   /** Waits until the job has ended. @throws LoamError */
   async wait(options: RetryOptions = {}): Promise<JobInfo> {
+    checkOptions(options, RETRY_OPTIONS);
     const read = () => this.info(options);
     const info = await retry(read, options);
     if (isFinal(info.status)) return info;
@@ -240,6 +244,7 @@ export class Job {
    * @param options.newestCommit runs the current commit of the branch instead of the same commit
    */
   async rerun(options: { newName?: string; newestCommit?: boolean } = {}): Promise<Job> {
+    checkOptions(options, { newName: true, newestCommit: true });
     const { rerunJob } = await this.#transport.graphql(RERUN_JOB, {
       input: { ...this.#key, ...options },
     });
@@ -248,6 +253,7 @@ export class Job {
 
   /** Deletes the job and its log. @throws LoamError `conflict` while it runs */
   async delete(options: { deleteArtifacts?: boolean } = {}): Promise<void> {
+    checkOptions(options, { deleteArtifacts: true });
     await this.#transport.graphql(DELETE_JOB, { input: { ...this.#key, ...options } });
   }
 }
@@ -333,6 +339,8 @@ export class Jobs {
     filter: JobFilter & { namespace?: string | undefined } = {},
     options: ListOptions = {},
   ): AsyncGenerator<JobInfo> {
+    checkOptions(filter, { ...JOB_FILTERS, namespace: true });
+    checkOptions(options, LIST_OPTIONS);
     const { namespace, ...others } = filter;
     const variables = { filter: others };
     if (namespace === undefined)

@@ -1,5 +1,6 @@
 /** Answers of GraphQL: nullable objects, and lists that come in pages. */
 import { LoamError } from './errors.ts';
+import type { OptionNames } from './options.ts';
 
 type Page<Node> = {
   nodes: readonly Node[];
@@ -10,6 +11,8 @@ export type ListOptions = {
   /** The largest number of entries; without a limit by default. */
   limit?: number | undefined;
 };
+
+export const LIST_OPTIONS: OptionNames<ListOptions> = { limit: true };
 
 /** The largest page that the server accepts. */
 const PAGE_SIZE = 100;

@@ -1,7 +1,8 @@
 /** Repositories: create, list, read, rename, change the visibility, transfer, delete. */
 import { LoamError } from './errors.ts';
 import { graphql } from './graphql.ts';
-import { demand, demandViewer, type ListOptions, readPages } from './pages.ts';
+import { checkOptions, type OptionNames } from './options.ts';
+import { demand, demandViewer, LIST_OPTIONS, type ListOptions, readPages } from './pages.ts';
 import type { Transport } from './transport.ts';
 
 const REPOSITORY_FIELDS = graphql(`
@@ -118,6 +119,11 @@ export type RepositoryFilter = {
   visibility?: Visibility | undefined;
 };
 
+const REPOSITORY_OPTIONS: OptionNames<RepositoryOptions> = {
+  ...{ namespace: true, description: true, visibility: true, defaultBranch: true, autoInit: true },
+  ...{ gitignoreTemplate: true, contentAddressed: true },
+};
+
 /** Repositories. `repository` is always a full name, as `namespace/name`. */
 export class Repositories {
   readonly #transport: Transport;
@@ -133,6 +139,7 @@ export class Repositories {
    * @throws LoamError `invalid_request` with the field, `already_exists`, `permission_denied`, `quota_exceeded`
    */
   async create(name: string, options: RepositoryOptions = {}): Promise<Repository> {
+    checkOptions(options, REPOSITORY_OPTIONS);
     const namespace = options.namespace ?? (await this.#username());
     const input = { ...options, namespace, name };
     const { createRepository } = await this.#transport.graphql(CREATE, { input });
@@ -144,6 +151,8 @@ export class Repositories {
    * @throws LoamError `not_found` for the namespace
    */
   list(filter: RepositoryFilter = {}, options: ListOptions = {}): AsyncGenerator<Repository> {
+    checkOptions(filter, { namespace: true, visibility: true });
+    checkOptions(options, LIST_OPTIONS);
     const { namespace, visibility } = filter;
     if (namespace === undefined)
       return readPages(

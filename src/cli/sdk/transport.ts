@@ -4,6 +4,7 @@
  */
 import { print } from '@0no-co/graphql.web';
 import { HTTP_STATUS, LoamError } from './errors.ts';
+import { checkOptions } from './options.ts';
 
 /** The server limits lists and logs to 16 MiB; JSON of the largest answer is below this. */
 const MAX_ANSWER_BYTES = 64 * 2 ** 20;
@@ -56,7 +57,9 @@ export class Transport {
   readonly #userAgent: string | undefined;
 
   /** @throws LoamError `invalid_request` for an address that is not an http or https URL, or a token that no header can have */
-  constructor({ url, token, fetch: givenFetch, userAgent }: ClientOptions) {
+  constructor(options: ClientOptions) {
+    checkOptions(options, { url: true, token: true, fetch: true, userAgent: true });
+    const { url, token, fetch: givenFetch, userAgent } = options;
     this.url = parseOrigin(url);
     // `fetch` would refuse it, too, but its error message contains the token.
     if (token !== undefined && !/^[\x21-\x7e]+$/.test(token))

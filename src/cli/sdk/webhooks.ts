@@ -1,6 +1,7 @@
 /** Webhooks: create, list, read, change, test, delete; their deliveries. */
 import { graphql } from './graphql.ts';
-import { demand, demandViewer, type ListOptions, readPages } from './pages.ts';
+import { checkOptions, type OptionNames } from './options.ts';
+import { demand, demandViewer, LIST_OPTIONS, type ListOptions, readPages } from './pages.ts';
 import type { Transport } from './transport.ts';
 
 const WEBHOOK_FIELDS = graphql(`
@@ -161,6 +162,10 @@ export type DeliveryFilter = {
   type?: WebhookEventType | undefined;
 };
 
+const WEBHOOK_CHANGES: OptionNames<WebhookChanges> = {
+  ...{ name: true, url: true, eventTypes: true, namespaces: true, secret: true, active: true },
+};
+
 /** Webhooks. All methods require admin rights in the namespaces of the webhook. */
 export class Webhooks {
   readonly #transport: Transport;
@@ -175,6 +180,7 @@ export class Webhooks {
    * @throws LoamError `invalid_request` with the field, `permission_denied`, `quota_exceeded`
    */
   async create(name: string, url: string, options: WebhookOptions): Promise<Webhook> {
+    checkOptions(options, { eventTypes: true, namespaces: true, secret: true });
     const { eventTypes, namespaces, secret } = options;
     const input = {
       name,
@@ -195,6 +201,8 @@ export class Webhooks {
     filter: { namespace?: string | undefined } = {},
     options: ListOptions = {},
   ): AsyncGenerator<Webhook> {
+    checkOptions(filter, { namespace: true });
+    checkOptions(options, LIST_OPTIONS);
     const { namespace } = filter;
     if (namespace === undefined)
       return readPages(
@@ -219,6 +227,7 @@ export class Webhooks {
    * @throws LoamError `not_found`, `invalid_request` with the field, `permission_denied`, `quota_exceeded`
    */
   async update(id: string, changes: WebhookChanges): Promise<Webhook> {
+    checkOptions(changes, WEBHOOK_CHANGES);
     const { eventTypes, namespaces, ...others } = changes;
     const input = {
       ...others,
@@ -247,6 +256,8 @@ export class Webhooks {
     filter: DeliveryFilter = {},
     options: ListOptions = {},
   ): AsyncGenerator<Delivery> {
+    checkOptions(filter, { status: true, type: true });
+    checkOptions(options, LIST_OPTIONS);
     return readPages(
       async (range) =>
         (await this.#transport.graphql(LIST_DELIVERIES, { ...filter, ...range, id })).webhook
