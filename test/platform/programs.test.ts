@@ -111,7 +111,9 @@ test('a writer to a program that has ended gets an error, even if nothing is lef
   }
   await Promise.allSettled([pipeline(input, started.stdin)]);
   // A program that closes its input and continues.
-  const going = await startProgram(program('head -c 1000 > /dev/null; exec < /dev/null; exec sleep 60'));
+  const going = await startProgram(
+    program('head -c 1000 > /dev/null; exec < /dev/null; exec sleep 60'),
+  );
   const closed = new Promise((resolve) => going.stdin.once('end', resolve));
   async function* all() {
     yield Buffer.alloc(1_000);
