@@ -150,10 +150,10 @@ print(json.dumps(None))`);
 job = client.run("exit 0", image="ghcr.io/org/py.torch:2")
 print(json.dumps([job.name, job.namespace, job.result()["exit_code"], repr(job)]))`);
   expect(random).toEqual([
-    expect.stringMatching(/^py-torch-[\da-f]{8}$/),
+    expect.stringMatching(/^exit-0-[a-z2-9]{5}$/),
     'ada',
     0,
-    expect.stringMatching(/^<Job ada\/py-torch-[\da-f]{8} succeeded>$/),
+    expect.stringMatching(/^<Job ada\/exit-0-[a-z2-9]{5} SUCCEEDED>$/),
   ]);
 });
 
@@ -206,7 +206,7 @@ except TimeoutError as error:
     late = str(error)
 slow.cancel()
 ended = slow.wait()["status"]
-listed = [info["name"] for info in client.jobs(status="cancelled")]
+listed = [info["name"] for info in client.jobs(status="CANCELLED")]
 failing.delete(delete_artifacts=True)
 try:
     client.job("failing")
@@ -214,9 +214,9 @@ except loam.LoamError as error:
     gone = [error.code, error.status, error.message]
 print(json.dumps([failed, late, ended, listed, gone]))`);
   expect(seen).toEqual([
-    ['Job ada/failing failed with exit code 3', 3, 'failed'],
-    expect.stringMatching(/^Job ada\/slow is still (queued|running)$/),
-    'cancelled',
+    ['ada/failing failed with exit code 3', 3, 'FAILED'],
+    expect.stringMatching(/^Job ada\/slow is still (QUEUED|RUNNING)$/),
+    'CANCELLED',
     ['slow'],
     ['not_found', 404, 'Job not found'],
   ]);
@@ -637,7 +637,7 @@ test('repositories are created, listed, changed and deleted', async () => {
   const seen = await value(
     `
 repositories = client.repositories
-created = repositories.create("paper", description="text", visibility="public", default_branch="trunk")
+created = repositories.create("paper", description="text", visibility="PUBLIC", default_branch="trunk")
 repositories.rename("admin/paper", "book")
 repositories.set_visibility("admin/book", "private")
 repositories.transfer("admin/book", "acme")
@@ -647,21 +647,24 @@ repositories.delete("acme/book")
 print(json.dumps([created["clone_url"], got["visibility"], got["default_branch"], names, list(repositories.list("acme"))]))`,
     { LOAM_TOKEN: app.admin.token },
   );
-  expect(seen).toEqual([`${app.base}/admin/paper.git`, 'private', 'trunk', ['acme/book'], []]);
+  expect(seen).toEqual([`${app.base}/admin/paper.git`, 'PRIVATE', 'trunk', ['acme/book'], []]);
 });
 
 test('webhooks are created, listed, tested, changed and deleted', async () => {
   const seen = await value(`
 webhooks = client.webhooks
-created = webhooks.create("chat", "https://hooks.example/loam", event_types=["job.failed"], namespaces=["ada"], secret="s")
+created = webhooks.create("chat", "https://hooks.example/loam", event_types=["JOB_FAILED", "JOB_COMPLETED"], namespaces=["ada"], secret="s")
 ping = webhooks.test(created["id"])
 again = webhooks.redeliver(created["id"], ping["id"])
 types = [one["event_type"] for one in webhooks.deliveries(created["id"])]
 changed = webhooks.update(created["id"], name="off", active=False)
 names = [one["name"] for one in webhooks.list()]
 webhooks.delete(created["id"])
-print(json.dumps([created["has_secret"], again["event_id"] == ping["event_id"], types, changed["active"], names, list(webhooks.list())]))`);
-  expect(seen).toEqual([true, true, ['ping', 'ping'], false, ['off'], []]);
+print(json.dumps([sorted(created["event_types"]), created["has_secret"], again["event_id"] == ping["event_id"], types, changed["active"], names, list(webhooks.list())]))`);
+  expect(seen).toEqual([
+    ['JOB_COMPLETED', 'JOB_FAILED'],
+    ...[true, true, ['PING', 'PING'], false, ['off'], []],
+  ]);
 });
 
 test.each([
@@ -711,6 +714,74 @@ print(json.dumps([verify(*case) for case in json.loads(os.environ["CASES"])]))`,
   },
 );
 
+const JOBS_FILE = `
+jobs:
+  good:
+    command: exit 0
+    on: { manual: true }
+  bad:
+    command: exit 3
+    on: { manual: true }
+`;
+
+test('files are read, runs are started and followed, and secrets are set', async () => {
+  const { body } = await ada.post('/auth/v1/repository/ada', { name: 'auto' });
+  const changes = [
+    { path: '.loam/jobs.yml', content: JOBS_FILE },
+    { path: 'data/x.txt', content: 'ü' },
+  ];
+  await ada.gql(
+    `mutation ($input: CreateCommitInput!) { createCommit(input: $input) { commit { sha } } }`,
+    { input: { id: body.id, branch: 'main', message: 'Jobs', changes } },
+  );
+  const seen = await value(`
+files, runs, secrets = client.files, client.runs, client.secrets
+def error(call):
+    try:
+        call()
+    except loam.LoamError as error:
+        return error.code
+entries = [[one["name"], one["type"], one["size_bytes"]] for one in files.list("ada/auto", "data")]
+content = files.read("ada/auto", "data/x.txt", ref="main").decode()
+run = runs.start("ada/auto", "good")
+done = runs.wait("ada/auto", run["number"])
+failed = runs.wait("ada/auto", runs.start("ada/auto", "bad", ref="main")["number"])
+again = runs.wait("ada/auto", runs.rerun("ada/auto", failed["number"], failed_only=True)["number"])
+names = [one["number"] for one in runs.list("ada/auto", ref="refs/heads/main")]
+secrets.set("ada/auto", "TOKEN", "x", refs=["**"])
+secrets.set("ada", "SHARED", "y")
+listed = [[one["name"], one["refs"], one["updated_by"]] for owner in ("ada/auto", "ada") for one in secrets.list(owner)]
+secrets.delete("ada/auto", "TOKEN")
+secrets.delete("ada", "SHARED")
+print(json.dumps([
+    entries, content, done["status"], [job["run_job"] for job in done["jobs"]], failed["jobs"][0]["exit_code"],
+    again["status"], names == sorted(names, reverse=True) and len(names), listed, list(secrets.list("ada/auto")),
+    error(lambda: files.read("ada/auto", "none")), error(lambda: runs.get("ada/auto", 99)),
+    error(lambda: runs.get("ada/none", 1)), error(lambda: files.list("ada/a/b")),
+]))`);
+  expect(seen).toEqual([
+    [['x.txt', 'FILE', 2]],
+    ...['ü', 'SUCCEEDED', ['good'], 3, 'FAILED', 3],
+    expect.arrayContaining([
+      ['TOKEN', ['**'], 'ada'],
+      ['SHARED', [], 'ada'],
+    ]),
+    [],
+    ...['not_found', 'not_found', 'not_found', 'invalid_request'],
+  ]);
+  const program = `
+import asyncio
+async def main():
+    client = loam.AsyncClient()
+    numbers = [run["number"] async for run in client.runs.list("ada/auto")]
+    await client.secrets.set("ada/auto", "LATER", "x")
+    names = [one["name"] async for one in client.secrets.list("ada/auto")]
+    content = await client.files.read("ada/auto", "data/x.txt")
+    print(json.dumps([len(numbers), names, content.decode(), (await client.runs.get("ada/auto", numbers[0]))["status"]]))
+asyncio.run(main())`;
+  expect(await value(program)).toEqual([3, ['LATER'], 'ü', 'FAILED']);
+});
+
 test('asyncio: jobs at once, and a task that follows a log can be cancelled', async () => {
   const program = `
 import asyncio
@@ -755,7 +826,7 @@ asyncio.run(main())`;
     [['3 one'], 1],
   ]);
   expect(seen[4]).toBe('cancelled');
-  expect(seen[5].sort()).toEqual(['from-asyncio', 'model']);
+  expect(seen[5].sort()).toEqual(['auto', 'from-asyncio', 'model']);
   expect(seen.slice(6)).toEqual(['from-asyncio', []]);
 });
 

@@ -1,5 +1,6 @@
 """
-The Python library of Loam: jobs, repositories and webhooks. One file, for Python 3.9 and newer, that needs no packages.
+The Python library of Loam: jobs, repositories, their files and runs, secrets and webhooks. One file, for Python 3.9 and newer,
+that needs no packages.
 
 Sign in with `loam login`, or set `LOAM_URL` and `LOAM_TOKEN`. Then:
 
@@ -43,9 +44,10 @@ import urllib.request
 import uuid
 import warnings
 import zlib
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from typing import (
     IO,
+    TYPE_CHECKING,
     Any,
     Callable,
     NamedTuple,
@@ -59,12 +61,17 @@ __all__ = [
     "Artifacts",
     "AsyncArtifacts",
     "AsyncClient",
+    "AsyncFiles",
     "AsyncJob",
     "AsyncRepositories",
+    "AsyncRuns",
+    "AsyncSecrets",
     "AsyncWebhooks",
     "BulkResult",
     "Client",
     "Delivery",
+    "FileEntry",
+    "Files",
     "InputArtifacts",
     "Job",
     "JobArtifacts",
@@ -74,6 +81,12 @@ __all__ = [
     "LogLine",
     "Repositories",
     "Repository",
+    "Run",
+    "RunJob",
+    "RunProblem",
+    "Runs",
+    "Secret",
+    "Secrets",
     "SkippedJobs",
     "Webhook",
     "WebhookError",
@@ -98,9 +111,14 @@ _MAX_RETRY_AFTER_S = 60.0
 _MAX_MESSAGE = 2_000
 _MAX_REDIRECTS = 5
 _WEBHOOKS = "/auth/v1/seed/webhooks"
-_FINAL = frozenset({"succeeded", "failed", "cancelled", "timed_out"})
+_FINAL = frozenset({"SUCCEEDED", "FAILED", "CANCELLED", "TIMED_OUT"})
 # Codes whose message begins with the field at fault.
 _NAMES_FIELD = ("invalid_request", "already_exists")
+_RUN_FIELDS = """id number status trigger ref sha title actor approvedBy createdAt startedAt completedAt
+  problems { line column message } jobs { namespace name runJob status exitCode }"""
+_SECRET_FIELDS = "name refs updatedBy updatedAt lastUsedAt"
+# Fields of REST whose values are fixed.
+_FIXED = frozenset({"status", "gpu", "region", "visibility", "event_type"})
 # The statuses of errors of GraphQL, whose answers have 200.
 _STATUS = {
     "invalid_request": 400,
@@ -152,7 +170,8 @@ class JobFailed(Exception):
     def __init__(self, info: JobInfo) -> None:
         exit_code = info.get("exit_code")
         reason = "" if exit_code is None else f" with exit code {exit_code}"
-        super().__init__(f"Job {info['namespace']}/{info['name']} {info['status']}{reason}")
+        status = info["status"].lower().replace("_", " ")
+        super().__init__(f"{info['namespace']}/{info['name']} {status}{reason}")
         self.info = info
         self.status = info["status"]
         self.exit_code = exit_code
@@ -187,9 +206,9 @@ class _JobBase(TypedDict):
 
 class JobInfo(_JobBase, total=False):
     """
-    A job as REST returns it. `status` is `queued`, `running`, `succeeded`, `failed`, `cancelled` or `timed_out`. Times are ISO
-    8601 in UTC, prices decimal numbers as text. `image`, `exit_code` and `artifacts` are absent if they do not apply, and lists
-    have the fields up to `runtime_seconds` only.
+    A job. `status` is `QUEUED`, `RUNNING`, `SUCCEEDED`, `FAILED`, `CANCELLED` or `TIMED_OUT`, `gpu` such as `A100_80GB`, and
+    `region` such as `US_EAST_1`. Times are ISO 8601 in UTC, prices decimal numbers as text. `image`, `exit_code` and `artifacts`
+    are absent if they do not apply, and lists have the fields up to `runtime_seconds` only.
     """
 
     progress: str | None
@@ -267,7 +286,10 @@ class _RepositoryBase(TypedDict):
 
 
 class Repository(_RepositoryBase, total=False):
-    """A repository as REST returns it. Lists lack the fields from `content_addressed` on; only `create` has the URLs."""
+    """
+    A repository. `visibility` is `PRIVATE`, `INTERNAL` or `PUBLIC`. Lists lack the fields from `content_addressed` on; only
+    `create` has the URLs.
+    """
 
     content_addressed: bool
     branch_protection: bool
@@ -280,7 +302,7 @@ class Repository(_RepositoryBase, total=False):
 
 
 class Webhook(TypedDict):
-    """A webhook as REST returns it, without its secret."""
+    """A webhook, without its secret. `event_types` are such as `JOB_COMPLETED`."""
 
     id: str
     name: str
@@ -294,7 +316,7 @@ class Webhook(TypedDict):
 
 
 class Delivery(TypedDict):
-    """One event for one webhook. `status` is `pending`, `succeeded` or `failed`; `outcome` is the result of the last attempt."""
+    """One event for one webhook. `status` is `PENDING`, `SUCCEEDED` or `FAILED`; `outcome` is the result of the last attempt."""
 
     id: str
     event_id: str
@@ -306,6 +328,63 @@ class Delivery(TypedDict):
     next_attempt_at: str | None
     created_at: str
     completed_at: str | None
+
+
+class FileEntry(TypedDict):
+    """An entry of a folder. `type` is `FILE` or `DIRECTORY`, `mode` that of git, such as `100644`."""
+
+    name: str
+    type: str
+    mode: str
+    size_bytes: int | None
+    sha: str
+
+
+class RunJob(TypedDict):
+    """A job of a run. `run_job` is its name in the file."""
+
+    namespace: str
+    name: str
+    run_job: str | None
+    status: str
+    exit_code: int | None
+
+
+class RunProblem(TypedDict):
+    """A mistake in the file of jobs."""
+
+    line: int | None
+    column: int | None
+    message: str
+
+
+class Run(TypedDict):
+    """A run. `status` is `SUCCEEDED`, `FAILED`, `INVALID` and others; `completed_at` is None until it is over."""
+
+    id: str
+    number: int
+    status: str
+    trigger: str
+    ref: str
+    sha: str
+    title: str
+    actor: str
+    approved_by: str | None
+    created_at: str
+    started_at: str | None
+    completed_at: str | None
+    problems: list[RunProblem]
+    jobs: list[RunJob]
+
+
+class Secret(TypedDict):
+    """A secret, without its value."""
+
+    name: str
+    refs: list[str]
+    updated_by: str
+    updated_at: str
+    last_used_at: str | None
 
 
 class WebhookEvent(TypedDict):
@@ -331,7 +410,9 @@ class LogLine(NamedTuple):
 
 class Client:
     """
-    A Loam server, as one user sees it. `client.repositories` are its `Repositories`, `client.webhooks` its `Webhooks`.
+    A Loam server, as one user sees it. `client.repositories` are its `Repositories`, and in the same way it has `files`, `runs`,
+    `secrets` and `webhooks`. States and other fixed values are in upper case, as `SUCCEEDED` and `A100_80GB`, in answers; arguments
+    may have them in any case, as `a100-80gb`.
 
     Without arguments, it reads `LOAM_URL` and `LOAM_TOKEN`, or else the file that `loam login` writes, `loam/credentials.json`
     in `$XDG_CONFIG_HOME` or `~/.config`. `token` is an access token, or an API key as `name$secret`. `LOAM_CA` names a file of
@@ -347,6 +428,9 @@ class Client:
         self.url, self._authorization = _credentials(url, token)
         self.repositories = Repositories(self)
         self.webhooks = Webhooks(self)
+        self.files = Files(self)
+        self.runs = Runs(self)
+        self.secrets = Secrets(self)
         self._namespace: str | None = None
         context = ssl.create_default_context()
         authorities = os.environ.get("LOAM_CA")
@@ -397,10 +481,11 @@ class Client:
         """
         Creates a job and returns at once. The job needs `repo` (as `namespace/name`), `image`, or both. Fields that are left
         out have the defaults of the API. `gpu` also takes a model with a count, as `A100-80GB:2`. Without `name`, the job gets
-        one with a random end; without `namespace`, it belongs to that of `repo`, or else to the user's own. `secrets` are
-        variables that are stored encrypted and masked in the log. `secret_names` and `variable_names` are names of secrets and
-        variables of the repository, or else of its namespace. `permissions`, such as `{"repo": "write", "jobs": "read"}`, give
-        the job a token of its own. `id_tokens` names the variables of identity tokens, each with its audience.
+        one of the first two words of the command and a random end; without `namespace`, it belongs to that of `repo`, or else to
+        the user's own. `secrets` are variables that are stored encrypted and masked in the log. `secret_names` and
+        `variable_names` are names of secrets and variables of the repository, or else of its namespace. `permissions`, such as
+        `{"repo": "write", "jobs": "read"}`, give the job a token of its own. `id_tokens` names the variables of identity tokens,
+        each with its audience.
 
         `needs` are names of jobs or arrays that must have succeeded before this one starts, or a dictionary from names to
         `succeeded`, `failed` or `finished`. `array` creates that many jobs, `<name>-0` and so on, of which `max_parallel` run at once, and
@@ -411,20 +496,20 @@ class Client:
             gpu_count = int(count) if count.isdecimal() else 0
         if namespace is None:
             namespace = repo.split("/")[0] if repo else self._own_namespace()
-        chosen = name or _random_name(repo or image or "job")
+        chosen = name or _random_name(command)
         fields: dict[str, Any] = {
             "name": chosen,
             "command": command,
             "repo": repo,
             "image": image,
             "branch": branch,
-            "gpu": gpu,
+            "gpu": "none" if _enum(gpu) == "NONE" else _enum(gpu).replace("_", "-"),
             "gpu_count": gpu_count,
             "cpu": cpu,
             "memory_gb": memory_gb,
             "disk_gb": disk_gb,
             "env": None if env is None else dict(env),
-            "region": region,
+            "region": None if region is None else _enum(region).lower().replace("_", "-"),
             "timeout_minutes": timeout_minutes,
             "retries": retries,
             "output_path": output_path,
@@ -445,7 +530,7 @@ class Client:
             "array": {} if array is None else {"size": array, "maxParallel": max_parallel},
             "concurrency": {}
             if concurrency is None
-            else {"group": concurrency, "onConflict": (on_conflict or "queue").upper()},
+            else {"group": concurrency, "onConflict": _enum(on_conflict or "queue")},
         }
         try:
             if any(in_graphql.values()):
@@ -472,7 +557,7 @@ class Client:
         job_input["namespace"] = namespace
         for key in ("gpu", "region"):
             if key in given:
-                job_input[key] = re.sub(r"\W", "_", given[key]).upper()
+                job_input[key] = _enum(given[key])
         if "env" in given:
             job_input["env"] = [
                 {"name": key, "value": value} for key, value in given["env"].items()
@@ -486,13 +571,13 @@ class Client:
     def job(self, name: str, namespace: str | None = None) -> Job:
         """The job of this name, in the user's own namespace if none is given."""
         namespace = namespace or self._own_namespace()
-        return Job(self, cast(JobInfo, self.request("GET", _job_path(namespace, name))))
+        return Job(self, cast(JobInfo, _spelled(self.request("GET", _job_path(namespace, name)))))
 
     def jobs(self, namespace: str | None = None, *, status: str | None = None) -> Iterator[JobInfo]:
         """The jobs of a namespace, newest first. Further pages are read as the iterator reaches them."""
         namespace = namespace or self._own_namespace()
-        for info in self._list(f"/{_quote(namespace)}/jobs", {"status": status}):
-            yield cast(JobInfo, info)
+        for info in self._list(f"/{_quote(namespace)}/jobs", {"status": _plain(status)}):
+            yield cast(JobInfo, _spelled(info))
 
     def cancel_jobs(
         self,
@@ -625,6 +710,54 @@ class Client:
             raise _no_loam(self.url)
         return data
 
+    def _in_repository(
+        self,
+        repository: str,
+        selected: str,
+        parameters: str = "",
+        variables: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Fields of a repository."""
+        if not re.fullmatch("[^/]+/[^/]+", repository):
+            raise LoamError(
+                "invalid_request", f'repository: must be "namespace/name", not "{repository}"'
+            )
+        return self._of_owner(repository, selected, parameters, variables)
+
+    def _of_owner(
+        self,
+        owner: str,
+        selected: str,
+        parameters: str = "",
+        variables: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Fields of a repository, or of a namespace if the name has no slash."""
+        namespace, slash, name = owner.partition("/")
+        opened, declared = "namespace(name: $namespace)", ["$namespace: String!"]
+        given = {"namespace": namespace, **(variables or {})}
+        if slash:
+            opened = "repository(namespace: $namespace, name: $name)"
+            declared.append("$name: String!")
+            given["name"] = name
+        if parameters:
+            declared.append(parameters)
+        query = f"query ({', '.join(declared)}) {{ {opened} {{ {selected} }} }}"
+        answer = self.graphql(query, given)
+        found = answer["repository" if slash else "namespace"]
+        if found is None:
+            raise LoamError("not_found", f"{owner} not found", 404)
+        return cast(dict[str, Any], found)
+
+    def _pages(self, read: Callable[[str | None], Any]) -> Iterator[Any]:
+        """The entries of a list, whose pages are read after a cursor as the iterator reaches them."""
+        after = None
+        while True:
+            page = read(after)
+            yield from map(_snake, page["nodes"])
+            if not page["pageInfo"]["hasNextPage"]:
+                return
+            after = page["pageInfo"]["endCursor"]
+
     def _own_namespace(self) -> str:
         if self._namespace is None:
             self._namespace = self.whoami()["namespace"]
@@ -723,7 +856,8 @@ class Job:
 
     def refresh(self) -> JobInfo:
         """Asks the server for the job, and returns its new `info`."""
-        self.info = cast(JobInfo, self._client.request("GET", _job_path(self.namespace, self.name)))
+        path = _job_path(self.namespace, self.name)
+        self.info = cast(JobInfo, _spelled(self._client.request("GET", path)))
         return self.info
 
     def logs(self, *, after: int = 0) -> Iterator[LogLine]:
@@ -813,7 +947,7 @@ class Job:
     def result(self, timeout: float | None = None) -> JobInfo:
         """Waits as `wait` does, and raises `JobFailed` unless the job has succeeded."""
         info = self.wait(timeout)
-        if info["status"] != "succeeded":
+        if info["status"] != "SUCCEEDED":
             raise JobFailed(info)
         return info
 
@@ -938,41 +1072,41 @@ class Repositories:
         gitignore_template: str | None = None,
     ) -> Repository:
         """
-        Creates a repository, in the user's own namespace if none is given. `visibility` is `private` (the default), `internal`
-        or `public`. It starts with a commit, unless `auto_init` is false. The answer has `clone_url` and `ssh_url`.
+        Creates a repository, in the user's own namespace if none is given. `visibility` is `PRIVATE` (the default), `INTERNAL`
+        or `PUBLIC`. It starts with a commit, unless `auto_init` is false. The answer has `clone_url` and `ssh_url`.
         """
         fields = {
             "name": name,
             "description": description,
-            "visibility": visibility,
+            "visibility": _plain(visibility),
             "default_branch": default_branch,
             "auto_init": auto_init,
             "gitignore_template": gitignore_template,
         }
         path = f"/auth/v1/repository/{_quote(namespace or self._client._own_namespace())}"
         given = {key: value for key, value in fields.items() if value is not None}
-        return cast(Repository, self._client.request("POST", path, given))
+        return cast(Repository, _spelled(self._client.request("POST", path, given)))
 
     def list(
         self, namespace: str | None = None, *, visibility: str | None = None
     ) -> Iterator[Repository]:
         """The repositories of a namespace that the user may see, the last changed first."""
         path = f"/auth/v1/repository/{_quote(namespace or self._client._own_namespace())}"
-        for repository in self._client._list(path, {"visibility": visibility}):
-            yield cast(Repository, repository)
+        for repository in self._client._list(path, {"visibility": _plain(visibility)}):
+            yield cast(Repository, _spelled(repository))
 
     def get(self, repository: str) -> Repository:
         """One repository."""
-        return cast(Repository, self._client.request("GET", self._path(repository)))
+        return cast(Repository, _spelled(self._client.request("GET", self._path(repository))))
 
     def rename(self, repository: str, name: str) -> None:
         """Renames a repository. Clone URLs with the old name stop working."""
         self._client.request("PUT", self._path(repository) + "/name", {"name": name})
 
     def set_visibility(self, repository: str, visibility: str) -> None:
-        """Changes who may see a repository: `private`, `internal` or `public`."""
+        """Changes who may see a repository: `PRIVATE`, `INTERNAL` or `PUBLIC`."""
         path = self._path(repository) + "/visibility"
-        self._client.request("POST", path, {"visibility": visibility})
+        self._client.request("POST", path, {"visibility": _plain(visibility)})
 
     def transfer(self, repository: str, namespace: str) -> None:
         """Moves a repository to another namespace. Needs admin rights in both."""
@@ -985,14 +1119,8 @@ class Repositories:
 
     def _path(self, repository: str) -> str:
         """REST names repositories by their id, which GraphQL knows for a name."""
-        namespace, slash, name = repository.partition("/")
-        if not slash or not name:
-            raise LoamError(
-                "invalid_request", f'repository: must be "namespace/name", not "{repository}"'
-            )
-        query = "query ($namespace: String!, $name: String!) { repository(namespace: $namespace, name: $name) { id } }"
-        found = self._client.graphql(query, {"namespace": namespace, "name": name})
-        return f"/auth/v1/repository/{_quote(namespace)}/{_quote(found['repository']['id'])}"
+        id = self._client._in_repository(repository, "id")["id"]
+        return f"/auth/v1/repository/{_quote(repository.split('/')[0])}/{_quote(id)}"
 
 
 class Webhooks:
@@ -1011,26 +1139,26 @@ class Webhooks:
         secret: str | None = None,
     ) -> Webhook:
         """
-        Creates a webhook that sends the events of its types (such as `job.completed` and `job.failed`) in its namespaces to an
+        Creates a webhook that sends the events of its types (such as `JOB_COMPLETED` and `JOB_FAILED`) in its namespaces to an
         HTTPS endpoint, which checks them with `verify_webhook`. Without a secret they are not signed.
         """
         fields = {
             "name": name,
             "url": url,
-            "event_types": [*event_types],
+            "event_types": _event_types(event_types),
             "namespaces": [*namespaces],
             **({} if secret is None else {"secret": secret}),
         }
-        return cast(Webhook, self._client.request("POST", _WEBHOOKS, fields))
+        return cast(Webhook, _spelled(self._client.request("POST", _WEBHOOKS, fields)))
 
     def list(self) -> Iterator[Webhook]:
         """The webhooks of all namespaces that the user administers, newest first."""
         for webhook in self._client._list(_WEBHOOKS):
-            yield cast(Webhook, webhook)
+            yield cast(Webhook, _spelled(webhook))
 
     def get(self, id: str) -> Webhook:
         """One webhook."""
-        return cast(Webhook, self._client.request("GET", f"{_WEBHOOKS}/{_quote(id)}"))
+        return cast(Webhook, _spelled(self._client.request("GET", f"{_WEBHOOKS}/{_quote(id)}")))
 
     def update(
         self,
@@ -1047,13 +1175,14 @@ class Webhooks:
         fields = {
             "name": name,
             "url": url,
-            "event_types": None if event_types is None else [*event_types],
+            "event_types": None if event_types is None else _event_types(event_types),
             "namespaces": None if namespaces is None else [*namespaces],
             "secret": secret,
             "active": active,
         }
         given = {key: value for key, value in fields.items() if value is not None}
-        return cast(Webhook, self._client.request("PATCH", f"{_WEBHOOKS}/{_quote(id)}", given))
+        answer = self._client.request("PATCH", f"{_WEBHOOKS}/{_quote(id)}", given)
+        return cast(Webhook, _spelled(answer))
 
     def delete(self, id: str) -> None:
         """Deletes a webhook, which sends no more events."""
@@ -1061,18 +1190,169 @@ class Webhooks:
 
     def test(self, id: str) -> Delivery:
         """Sends a `ping` to the endpoint, and returns the delivery, which is pending."""
-        return cast(Delivery, self._client.request("POST", f"{_WEBHOOKS}/{_quote(id)}/test"))
+        answer = self._client.request("POST", f"{_WEBHOOKS}/{_quote(id)}/test")
+        return cast(Delivery, _spelled(answer))
 
     def deliveries(self, id: str, *, status: str | None = None) -> Iterator[Delivery]:
         """The deliveries of the last 30 days, newest first."""
         path = f"{_WEBHOOKS}/{_quote(id)}/deliveries"
-        for delivery in self._client._list(path, {"status": status}):
-            yield cast(Delivery, delivery)
+        for delivery in self._client._list(path, {"status": _plain(status)}):
+            yield cast(Delivery, _spelled(delivery))
 
     def redeliver(self, id: str, delivery: str) -> Delivery:
         """Sends the event of a delivery again, and returns the new delivery."""
         path = f"{_WEBHOOKS}/{_quote(id)}/deliveries/{_quote(delivery)}/redeliver"
-        return cast(Delivery, self._client.request("POST", path))
+        return cast(Delivery, _spelled(self._client.request("POST", path)))
+
+
+class Files:
+    """The files of repositories. `repository` is a full name; `ref` a branch, tag or commit, by default the default branch."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def list(
+        self, repository: str, folder: str = "", *, ref: str | None = None
+    ) -> Sequence[FileEntry]:
+        """The entries of a folder, by default of the root."""
+        selected = "tree(ref: $ref, path: $path) { entries { name type mode sizeBytes sha } }"
+        tree = self._read(repository, "tree", selected, folder, ref)
+        return cast(Sequence[FileEntry], _snake(tree["entries"]))
+
+    def read(self, repository: str, path: str, *, ref: str | None = None) -> bytes:
+        """The content of a file of at most 64 MiB, also of a large file."""
+        file = self._read(repository, "file", "file(ref: $ref, path: $path) { rawUrl }", path, ref)
+        with self._client._open_download(file["rawUrl"], 0) as response:
+            if response.status != 200:
+                raise _refusal(response, _origin(file["rawUrl"]))
+            return _read_bounded(response, _origin(file["rawUrl"]))
+
+    def _read(
+        self, repository: str, field: str, selected: str, path: str, ref: str | None
+    ) -> dict[str, Any]:
+        variables = {"path": path.strip("/"), "ref": ref}
+        found = self._client._in_repository(
+            repository, selected, "$path: String!, $ref: String", variables
+        )[field]
+        if found is None:
+            raise LoamError("not_found", f"{repository} has no {path or 'commit'}", 404)
+        return cast(dict[str, Any], found)
+
+
+class Runs:
+    """The runs of repositories: the jobs of `.loam/jobs.yml` that one push, one time of a schedule or one user has started."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def start(self, repository: str, job: str | None = None, *, ref: str | None = None) -> Run:
+        """Starts a job of the file with `manual: true` and those that it needs, or all such jobs."""
+        id = self._client._in_repository(repository, "id")["id"]
+        query = "mutation ($input: StartRunInput!) { startRun(input: $input) { run { number } } }"
+        started = self._client.graphql(query, {"input": {"id": id, "job": job, "ref": ref}})
+        return self.get(repository, started["startRun"]["run"]["number"])
+
+    def list(self, repository: str, *, ref: str | None = None) -> Iterator[Run]:
+        """The runs, newest first, of all refs or of one with a full name, such as `refs/heads/main`."""
+        selected = f"""runs(first: 20, after: $after, ref: $ref) {{
+          nodes {{ {_RUN_FIELDS} }} pageInfo {{ endCursor hasNextPage }} }}"""
+        parameters = "$after: String, $ref: String"
+
+        def read(after: str | None) -> Any:
+            variables = {"ref": ref, "after": after}
+            return self._client._in_repository(repository, selected, parameters, variables)["runs"]
+
+        return cast(Iterator[Run], self._client._pages(read))
+
+    def get(self, repository: str, number: int) -> Run:
+        """One run."""
+        selected = f"run(number: $number) {{ {_RUN_FIELDS} }}"
+        run = self._client._in_repository(
+            repository, selected, "$number: Int!", {"number": number}
+        )["run"]
+        if run is None:
+            raise LoamError("not_found", f"{repository} has no run {number}", 404)
+        return cast(Run, _snake(run))
+
+    def wait(self, repository: str, number: int, timeout: float | None = None) -> Run:
+        """Waits until a run is over, however it ends. Raises TimeoutError after `timeout` seconds; the run goes on."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        pause = 0.5
+        while True:
+            run = self.get(repository, number)
+            if run["completed_at"] is not None:
+                return run
+            left = pause if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"Run {number} of {repository} is still {run['status']}")
+            time.sleep(min(pause, left))
+            pause = min(1.5 * pause, _MAX_PAUSE_S)
+
+    def cancel(self, repository: str, number: int) -> Run:
+        """Cancels the jobs of a run that have not ended."""
+        return self._change(repository, number, "cancelRun", {})
+
+    def approve(self, repository: str, number: int) -> Run:
+        """Lets a run start that waits for approval."""
+        return self._change(repository, number, "approveRun", {})
+
+    def rerun(self, repository: str, number: int, *, failed_only: bool = False) -> Run:
+        """Starts a new run with the jobs of a run, or with those only that did not succeed."""
+        return self._change(repository, number, "rerunRun", {"failedOnly": failed_only})
+
+    def _change(self, repository: str, number: int, verb: str, more: Mapping[str, Any]) -> Run:
+        kind = f"{verb[0].upper()}{verb[1:]}Input"
+        query = f"mutation ($input: {kind}!) {{ {verb}(input: $input) {{ run {{ number }} }} }}"
+        changed = {"id": self.get(repository, number)["id"], **more}
+        answer = self._client.graphql(query, {"input": changed})
+        return self.get(repository, answer[verb]["run"]["number"])
+
+
+class Secrets:
+    """
+    Secrets for the jobs that name them. `owner` is a repository, as `namespace/name`, or a namespace, for all its repositories.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def set(
+        self,
+        owner: str,
+        name: str,
+        value: str | None = None,
+        *,
+        refs: Sequence[str] | None = None,
+    ) -> Secret:
+        """
+        Creates a secret, or changes its value, its `refs`, or both. Jobs of these branches, or of tags as `tags/v*`, may have
+        it: by default those of protected branches, and all jobs with `["**"]`.
+        """
+        query = f"""mutation ($input: SetSecretInput!) {{
+          setSecret(input: $input) {{ secret {{ {_SECRET_FIELDS} }} }} }}"""
+        given: dict[str, Any] = {**_owner(owner), "name": name}
+        if value is not None:
+            given["value"] = value
+        if refs is not None:
+            given["refs"] = [*refs]
+        return cast(
+            Secret, _snake(self._client.graphql(query, {"input": given})["setSecret"]["secret"])
+        )
+
+    def list(self, owner: str) -> Iterator[Secret]:
+        """The secrets, without their values."""
+        selected = f"""secrets(first: 100, after: $after) {{
+          nodes {{ {_SECRET_FIELDS} }} pageInfo {{ endCursor hasNextPage }} }}"""
+
+        def read(after: str | None) -> Any:
+            return self._client._of_owner(owner, selected, "$after: String", {"after": after})["secrets"]
+
+        return cast(Iterator[Secret], self._client._pages(read))
+
+    def delete(self, owner: str, name: str) -> None:
+        """Deletes a secret. Attempts that have it keep it."""
+        query = "mutation ($input: DeleteSecretInput!) { deleteSecret(input: $input) { id } }"
+        self._client.graphql(query, {"input": {**_owner(owner), "name": name}})
 
 
 def verify_webhook(
@@ -1147,6 +1427,9 @@ class AsyncClient:
         self.url = self._client.url
         self.repositories = AsyncRepositories(self._client.repositories)
         self.webhooks = AsyncWebhooks(self._client.webhooks)
+        self.files = AsyncFiles(self._client.files)
+        self.runs = AsyncRuns(self._client.runs)
+        self.secrets = AsyncSecrets(self._client.secrets)
 
     async def run(
         self,
@@ -1351,7 +1634,7 @@ class AsyncJob:
     async def result(self, timeout: float | None = None) -> JobInfo:
         """As `Job.result`."""
         info = await self.wait(timeout)
-        if info["status"] != "succeeded":
+        if info["status"] != "SUCCEEDED":
             raise JobFailed(info)
         return info
 
@@ -1382,141 +1665,105 @@ class AsyncArtifacts:
         return await _in_thread(self._artifacts.download, folder, force=force)
 
 
+_T = TypeVar("_T")
+
+if TYPE_CHECKING:
+    from typing_extensions import Concatenate, ParamSpec
+
+    _P = ParamSpec("_P")
+
+
+def _awaited(
+    method: Callable[Concatenate[Any, _P], _T],
+) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, _T]]:
+    """The method of an object for asyncio that runs the method of its `_sync` in a thread."""
+
+    @functools.wraps(method)
+    async def call(self: Any, /, *words: _P.args, **named: _P.kwargs) -> _T:
+        return await _in_thread(method, self._sync, *words, **named)
+
+    return call
+
+
+def _iterated(
+    method: Callable[Concatenate[Any, _P], Iterator[_T]],
+) -> Callable[Concatenate[Any, _P], AsyncIterator[_T]]:
+    """The same for a method that returns an iterator."""
+
+    @functools.wraps(method)
+    def call(self: Any, /, *words: _P.args, **named: _P.kwargs) -> AsyncIterator[_T]:
+        return _in_threads(method(self._sync, *words, **named))
+
+    return call
+
+
 class AsyncRepositories:
     """`Repositories` for asyncio."""
 
     def __init__(self, repositories: Repositories) -> None:
-        self._repositories = repositories
+        self._sync = repositories
 
-    async def create(
-        self,
-        name: str,
-        *,
-        namespace: str | None = None,
-        description: str | None = None,
-        visibility: str | None = None,
-        default_branch: str | None = None,
-        auto_init: bool | None = None,
-        gitignore_template: str | None = None,
-    ) -> Repository:
-        """As `Repositories.create`."""
-        return await _in_thread(
-            self._repositories.create,
-            name,
-            namespace=namespace,
-            description=description,
-            visibility=visibility,
-            default_branch=default_branch,
-            auto_init=auto_init,
-            gitignore_template=gitignore_template,
-        )
-
-    async def list(
-        self, namespace: str | None = None, *, visibility: str | None = None
-    ) -> AsyncIterator[Repository]:
-        """As `Repositories.list`."""
-        async for repository in _in_threads(
-            self._repositories.list(namespace, visibility=visibility)
-        ):
-            yield repository
-
-    async def get(self, repository: str) -> Repository:
-        """As `Repositories.get`."""
-        return await _in_thread(self._repositories.get, repository)
-
-    async def rename(self, repository: str, name: str) -> None:
-        """As `Repositories.rename`."""
-        await _in_thread(self._repositories.rename, repository, name)
-
-    async def set_visibility(self, repository: str, visibility: str) -> None:
-        """As `Repositories.set_visibility`."""
-        await _in_thread(self._repositories.set_visibility, repository, visibility)
-
-    async def transfer(self, repository: str, namespace: str) -> None:
-        """As `Repositories.transfer`."""
-        await _in_thread(self._repositories.transfer, repository, namespace)
-
-    async def delete(self, repository: str) -> None:
-        """As `Repositories.delete`."""
-        await _in_thread(self._repositories.delete, repository)
+    create = _awaited(Repositories.create)
+    list = _iterated(Repositories.list)
+    get = _awaited(Repositories.get)
+    rename = _awaited(Repositories.rename)
+    set_visibility = _awaited(Repositories.set_visibility)
+    transfer = _awaited(Repositories.transfer)
+    delete = _awaited(Repositories.delete)
 
 
 class AsyncWebhooks:
     """`Webhooks` for asyncio."""
 
     def __init__(self, webhooks: Webhooks) -> None:
-        self._webhooks = webhooks
+        self._sync = webhooks
 
-    async def create(
-        self,
-        name: str,
-        url: str,
-        *,
-        event_types: Sequence[str],
-        namespaces: Sequence[str],
-        secret: str | None = None,
-    ) -> Webhook:
-        """As `Webhooks.create`."""
-        return await _in_thread(
-            self._webhooks.create,
-            name,
-            url,
-            event_types=event_types,
-            namespaces=namespaces,
-            secret=secret,
-        )
-
-    async def list(self) -> AsyncIterator[Webhook]:
-        """As `Webhooks.list`."""
-        async for webhook in _in_threads(self._webhooks.list()):
-            yield webhook
-
-    async def get(self, id: str) -> Webhook:
-        """As `Webhooks.get`."""
-        return await _in_thread(self._webhooks.get, id)
-
-    async def update(
-        self,
-        id: str,
-        *,
-        name: str | None = None,
-        url: str | None = None,
-        event_types: Sequence[str] | None = None,
-        namespaces: Sequence[str] | None = None,
-        secret: str | None = None,
-        active: bool | None = None,
-    ) -> Webhook:
-        """As `Webhooks.update`."""
-        return await _in_thread(
-            self._webhooks.update,
-            id,
-            name=name,
-            url=url,
-            event_types=event_types,
-            namespaces=namespaces,
-            secret=secret,
-            active=active,
-        )
-
-    async def delete(self, id: str) -> None:
-        """As `Webhooks.delete`."""
-        await _in_thread(self._webhooks.delete, id)
-
-    async def test(self, id: str) -> Delivery:
-        """As `Webhooks.test`."""
-        return await _in_thread(self._webhooks.test, id)
-
-    async def deliveries(self, id: str, *, status: str | None = None) -> AsyncIterator[Delivery]:
-        """As `Webhooks.deliveries`."""
-        async for delivery in _in_threads(self._webhooks.deliveries(id, status=status)):
-            yield delivery
-
-    async def redeliver(self, id: str, delivery: str) -> Delivery:
-        """As `Webhooks.redeliver`."""
-        return await _in_thread(self._webhooks.redeliver, id, delivery)
+    create = _awaited(Webhooks.create)
+    list = _iterated(Webhooks.list)
+    get = _awaited(Webhooks.get)
+    update = _awaited(Webhooks.update)
+    delete = _awaited(Webhooks.delete)
+    test = _awaited(Webhooks.test)
+    deliveries = _iterated(Webhooks.deliveries)
+    redeliver = _awaited(Webhooks.redeliver)
 
 
-_T = TypeVar("_T")
+class AsyncFiles:
+    """`Files` for asyncio."""
+
+    def __init__(self, files: Files) -> None:
+        self._sync = files
+
+    list = _awaited(Files.list)
+    read = _awaited(Files.read)
+
+
+class AsyncRuns:
+    """`Runs` for asyncio."""
+
+    def __init__(self, runs: Runs) -> None:
+        self._sync = runs
+
+    start = _awaited(Runs.start)
+    list = _iterated(Runs.list)
+    get = _awaited(Runs.get)
+    wait = _awaited(Runs.wait)
+    cancel = _awaited(Runs.cancel)
+    approve = _awaited(Runs.approve)
+    rerun = _awaited(Runs.rerun)
+
+
+class AsyncSecrets:
+    """`Secrets` for asyncio."""
+
+    def __init__(self, secrets: Secrets) -> None:
+        self._sync = secrets
+
+    set = _awaited(Secrets.set)
+    list = _iterated(Secrets.list)
+    delete = _awaited(Secrets.delete)
+
+
 # Not asyncio's own threads, of which a small machine has six: each log that is followed occupies one.
 _THREADS = concurrent.futures.ThreadPoolExecutor(64, thread_name_prefix="loam")
 
@@ -1704,10 +1951,57 @@ def _needs(needs: Mapping[str, str] | Sequence[str] | None) -> list[dict[str, st
     return [{"job": job, "when": when.upper()} for job, when in conditions.items()]
 
 
-def _random_name(source: str) -> str:
-    """A free name that tells what runs: the last part of a repository or an image, and eight random digits."""
-    last = re.split("[:@]", source)[0].rsplit("/", 1)[-1]
-    return f"{re.sub(r'[^A-Za-z0-9_-]+', '-', last)[:80]}-{random_bytes.token_hex(4)}"
+def _spelled(answer: Any) -> Any:
+    """An object of REST with fixed values as GraphQL and the TypeScript library spell them."""
+    if not isinstance(answer, dict):
+        return answer
+    spelled = {
+        key: _enum(value) if key in _FIXED and isinstance(value, str) else value
+        for key, value in answer.items()
+    }
+    if isinstance(answer.get("event_types"), list):
+        spelled["event_types"] = [_enum(str(one)) for one in answer["event_types"]]
+    return spelled
+
+
+def _enum(text: str) -> str:
+    return re.sub(r"\W", "_", text).upper()
+
+
+def _plain(value: str | None) -> str | None:
+    """A status or visibility as REST spells it."""
+    return None if value is None else value.lower().replace("-", "_")
+
+
+def _event_types(types: Sequence[str]) -> list[str]:
+    return [one.lower().replace("_", ".", 1) for one in types]
+
+
+def _snake(answer: Any) -> Any:
+    """An answer of GraphQL with names of fields as Python spells them."""
+    if isinstance(answer, list):
+        return [_snake(one) for one in answer]
+    if isinstance(answer, dict):
+        return {
+            re.sub("[A-Z]", lambda found: "_" + str(found[0]).lower(), str(key)): _snake(value)
+            for key, value in answer.items()
+        }
+    return answer
+
+
+def _owner(owner: str) -> dict[str, Any]:
+    """A repository or a namespace, as the inputs of GraphQL name them."""
+    namespace, slash, name = owner.partition("/")
+    return {"namespace": namespace, "repository": name if slash else None}
+
+
+def _random_name(command: str) -> str:
+    """A name of the first two words of a command, and five random characters: `python-train-x7k2p`."""
+    words = [re.sub(r"\.\w+$", "", re.sub(r"^.*/", "", word)) for word in command.split()]
+    cleaned = [re.sub(r"[^A-Za-z0-9_]+", "-", word).strip("-") for word in words]
+    stem = "-".join([word for word in cleaned if word][:2])[:40].lower() or "job"
+    letters = "abcdefghijkmnpqrstuvwxyz23456789"
+    return f"{stem}-{''.join(random_bytes.choice(letters) for _ in range(5))}"
 
 
 def _open_hidden(path: pathlib.Path, *, keep: bool) -> IO[bytes]:
