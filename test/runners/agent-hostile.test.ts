@@ -13,12 +13,12 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { readdir } from 'node:fs/promises';
-import { connect } from 'node:net';
+import { connect, type Socket } from 'node:net';
 import { join } from 'node:path';
 import { buffer } from 'node:stream/consumers';
 import { gzipSync } from 'node:zlib';
 import fc from 'fast-check';
-import { describe, expect, test, vi } from 'vitest';
+import { describe, expect, onTestFinished, test, vi } from 'vitest';
 import { RunnerUnavailable } from '../../src/runners/runner.ts';
 import { tarHeader } from '../../src/runners/supervisor/tar-format.ts';
 import { type ForgedAttempt, framesOf, openForger } from '../support/agent-forger.ts';
@@ -339,7 +339,7 @@ describe('the requests of agents', () => {
       const { port } = new URL(made.url);
       const socket = connect(Number(port), '127.0.0.1');
       socket.write(
-        `PUT /agents/${busy.id}/log?offset=0 HTTP/1.1\r\nhost: x\r\nauthorization: Bearer ${token}\r\nloam-agent: ${busy.nonce}\r\ncontent-length: 1000000\r\n\r\nx`,
+        `PUT /agents/${busy.id}/log?offset=0 HTTP/1.1\r\nhost: x\r\nauthorization: Bearer ${token}\r\nloam-agent: ${busy.nonce}\r\ncontent-length: 1000\r\n\r\nx`,
       );
       return socket;
     };
@@ -353,6 +353,48 @@ describe('the requests of agents', () => {
     expect((await other.send('GET', 'control')).status).toBe(200);
     for (const socket of open) socket.destroy();
     await eventually(async () => expect((await busy.send('GET', 'control')).status).toBe(200));
+    expect(made.logged).toEqual([]);
+  });
+
+  test('the bodies that agents have not sent to their end take a limited amount of memory', async () => {
+    await using made = await openForger();
+    const sockets: Socket[] = [];
+    onTestFinished(() => {
+      for (const socket of sockets) socket.destroy();
+    });
+    /** Sends all of a part of the log but its last byte. */
+    const hold = async ({ id, token, nonce }: ForgedAttempt): Promise<void> => {
+      const socket = connect(Number(new URL(made.url).port), '127.0.0.1');
+      sockets.push(socket);
+      const length = 2 ** 20;
+      const headers = `host: x\r\nauthorization: Bearer ${token}\r\nloam-agent: ${nonce}`;
+      socket.write(
+        `PUT /agents/${id}/log?offset=0 HTTP/1.1\r\n${headers}\r\ncontent-length: ${length}\r\n\r\n`,
+      );
+      await new Promise<void>((sent) => socket.write(Buffer.alloc(length - 1), () => sent()));
+    };
+    const greedy = await made.begin();
+    await Promise.all([hold(greedy), hold(greedy)]);
+    const frames = framesOf('x');
+    await eventually(async () => expect((await greedy.log(0, frames)).status).toBe(429));
+    const honest = await made.begin();
+    expect((await honest.log(0, frames)).status).toBe(200);
+    for (let others = 0; others < 15; others++) {
+      const other = await made.begin();
+      await Promise.all([hold(other), hold(other)]);
+    }
+    await eventually(async () =>
+      expect(await honest.log(frames.length, frames)).toMatchObject({
+        status: 503,
+        text: expect.stringContaining('Agents send too much at once'),
+      }),
+    );
+    // Requests without a body go on.
+    expect((await honest.send('GET', 'control')).status).toBe(200);
+    for (const socket of sockets) socket.destroy();
+    await eventually(async () =>
+      expect((await honest.log(frames.length, frames)).status).toBe(200),
+    );
     expect(made.logged).toEqual([]);
   });
 

@@ -79,8 +79,15 @@ const reportSchema = z.object({
 });
 const failureSchema = z.object({ reason: sentence.nullable() });
 
-/** More than an agent has open, including requests whose connection broke unnoticed. Each may hold 1 MiB in memory. */
+/** More than an agent has open, including requests whose connection broke unnoticed. */
 const MAX_OPEN_REQUESTS = 16;
+const MAX_JSON_BYTES = 64 * 1024;
+/**
+ * Bodies are kept in memory until their end, so these limits count the bodies that are being received: of all agents, and of one
+ * attempt. An agent sends one part of its log at a time, and may repeat it before the broken connection is noticed.
+ */
+const MAX_BODY_BYTES = 32 * 2 ** 20;
+const MAX_BODY_BYTES_OF_ATTEMPT = 2 * LOG_REQUEST_BYTES;
 
 type AttemptRequest = Request<{ attempt: string }>;
 type AttemptResponse = express.Response<unknown, { session: AgentSession }>;
@@ -151,8 +158,31 @@ export function createAgentsRouter({
     await session.checkClaim(req.get(NONCE_HEADER) ?? '');
     next();
   };
-  const json = express.json({ limit: '64kb' });
-  const frames = express.raw({ type: () => true, limit: LOG_REQUEST_BYTES });
+  const bodyBytes = new WeakMap<AgentSession, number>();
+  let allBodyBytes = 0;
+  /** Reserves memory for the body until the response. The agent repeats a request that is refused here. */
+  const reserve = (limit: number): AttemptHandler => {
+    return (req, res, next) => {
+      const { session } = res.locals;
+      const bytes = maxBodyBytes(req, limit);
+      const used = bodyBytes.get(session) ?? 0;
+      if (used + bytes > MAX_BODY_BYTES_OF_ATTEMPT)
+        throw new AppError('rate_limit_exceeded', 'The attempt sends too much at once');
+      if (allBodyBytes + bytes > MAX_BODY_BYTES) throw busy('Agents send too much at once');
+      const add = (change: number) => {
+        allBodyBytes += change;
+        bodyBytes.set(session, (bodyBytes.get(session) ?? 0) + change);
+      };
+      add(bytes);
+      res.once('close', () => add(-bytes));
+      next();
+    };
+  };
+  const json = [reserve(MAX_JSON_BYTES), express.json({ limit: MAX_JSON_BYTES })];
+  const frames = [
+    reserve(LOG_REQUEST_BYTES),
+    express.raw({ type: () => true, limit: LOG_REQUEST_BYTES }),
+  ];
   const requireDisk: AttemptHandler = (_req, res, next) => {
     if (!isDiskLow()) return next();
     res.locals.session.noteRefusedLog();
@@ -196,6 +226,13 @@ export function createAgentsRouter({
   });
   router.use(handleTransferError);
   return express.Router().use(AGENTS_PATH, router);
+}
+
+/** The most that the body of a request may take in memory, if bodies of more than `limit` bytes are refused. */
+function maxBodyBytes({ headers }: AttemptRequest, limit: number): number {
+  const isCompressed = (headers['content-encoding'] ?? 'identity') !== 'identity';
+  if (isCompressed || headers['transfer-encoding'] !== undefined) return limit;
+  return Math.min(Number(headers['content-length'] ?? 0), limit);
 }
 
 const ATTEMPT_ID = /^\w{1,100}$/;
