@@ -164,11 +164,12 @@ function pageDestinations(at: { namespace?: string; repository?: string }): Dest
       [`${each}: Members`, `/${each}/-/members`],
       [`${each}: Usage`, `/${each}/-/usage`],
     );
+  const within = at.namespace ? `?namespace=${encodeURIComponent(at.namespace)}` : '';
   pages.push(
     ['Home', '/'],
-    ['New job', '/new/job'],
-    ['New repository', '/new/repository'],
-    ['New webhook', '/new/webhook'],
+    ['New job', `/new/job${within}`],
+    ['New repository', `/new/repository${within}`],
+    ['New webhook', `/new/webhook${within}`],
     ['New organization', '/new/organization'],
   );
   for (const [href, name] of USER_SECTIONS) pages.push([`Settings: ${name}`, href]);

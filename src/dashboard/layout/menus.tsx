@@ -1,4 +1,4 @@
-import { Link } from '@tanstack/react-router';
+import { Link, useParams } from '@tanstack/react-router';
 import { Keyboard, LogOut, Monitor, Moon, Plus, Server, Settings, Sun, User } from 'lucide-react';
 import { useState } from 'react';
 import type { StartData } from '../start.ts';
@@ -8,16 +8,22 @@ import { currentTheme, setTheme, type Theme } from './theme.ts';
 const BUTTON =
   'flex h-8 items-center gap-1.5 rounded-md px-2 text-sm text-dim hover:bg-hover hover:text-ink';
 
+/** The forms begin with the namespace and the repository of the current page. */
 export function NewMenu() {
+  const { namespace, repository } = useParams({ strict: false }) as Record<
+    string,
+    string | undefined
+  >;
+  const repo = namespace && repository && `${namespace}/${repository}`;
   return (
     <Menu label="New…" className={BUTTON} button={<Plus size={18} aria-hidden />}>
-      <Link role="menuitem" to="/new/repository">
+      <Link role="menuitem" to="/new/repository" search={{ namespace }}>
         New repository
       </Link>
-      <Link role="menuitem" to="/new/job">
+      <Link role="menuitem" to="/new/job" search={{ namespace, repo }}>
         New job
       </Link>
-      <Link role="menuitem" to="/new/webhook">
+      <Link role="menuitem" to="/new/webhook" search={{ namespace }}>
         New webhook
       </Link>
       <Link role="menuitem" to="/new/organization">

@@ -37,7 +37,7 @@ export function CopyButton({ text, label = 'Copy' }: { text: string; label?: str
 export function CopyableText({ text, label = 'Text to copy' }: { text: string; label?: string }) {
   return (
     <div className="flex items-start gap-1 rounded-md border border-line bg-sunken">
-      <ScrollingText text={text} label={label} />
+      <CommandText text={text} label={label} />
       <div className="p-1">
         <CopyButton text={text} label="Copy" />
       </div>
@@ -45,12 +45,13 @@ export function CopyableText({ text, label = 'Text to copy' }: { text: string; l
   );
 }
 
-/** Lines of text that scroll sideways. */
-export function ScrollingText({ text, label }: { text: string; label: string }) {
+/** Lines of text. Long lines wrap, so that nothing is cut off; the copy button copies them as they are. */
+export function CommandText({ text, label }: { text: string; label: string }) {
   return (
-    // biome-ignore lint/a11y/noNoninteractiveTabindex: scrollable content must be reachable with the keyboard.
-    <section tabIndex={0} aria-label={label} className="min-w-0 flex-1 overflow-x-auto">
-      <pre className="px-3 py-2 text-[13px] leading-relaxed">{text}</pre>
+    <section aria-label={label} className="min-w-0 flex-1">
+      <pre className="px-3 py-2 text-[13px] leading-relaxed wrap-anywhere whitespace-pre-wrap">
+        {text}
+      </pre>
     </section>
   );
 }

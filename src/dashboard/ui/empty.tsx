@@ -12,9 +12,9 @@ export function Empty({
 }) {
   const Heading = `h${level}` as const;
   return (
-    <div className="card mx-auto flex max-w-2xl flex-col items-center gap-3 px-6 py-10 text-center">
+    <div className="card flex flex-col items-center gap-3 px-6 py-10 text-center">
       <Heading className="text-lg font-semibold">{title}</Heading>
-      <div className="flex w-full flex-col items-center gap-3 text-sm text-dim [&_pre]:text-left [&>div]:w-full">
+      <div className="flex w-full max-w-2xl flex-col items-center gap-3 text-sm text-dim [&_pre]:text-left [&>div]:w-full">
         {children}
       </div>
     </div>

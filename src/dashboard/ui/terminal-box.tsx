@@ -1,6 +1,6 @@
 import { Link } from '@tanstack/react-router';
 import { type ReactNode, useSyncExternalStore } from 'react';
-import { CopyableText, CopyButton, ScrollingText } from './copy.tsx';
+import { CommandText, CopyableText, CopyButton } from './copy.tsx';
 
 type Client = 'loam' | 'curl' | 'GraphQL' | 'git' | 'HTTP' | 'SSH';
 
@@ -41,7 +41,7 @@ export function TerminalBox({
         </fieldset>
         <CopyButton text={text} label="Copy" />
       </div>
-      <ScrollingText text={text} label={label} />
+      <CommandText text={text} label={label} />
       {hint && (
         <div className="space-y-2 border-t border-line px-3 py-2 text-sm text-dim">{hint}</div>
       )}

@@ -46,6 +46,9 @@ test('the page of a running job shows its status, its log in colour, and its art
   expect(await page.locator('#icon').getAttribute('href')).toMatch(/^data:image\/svg/);
   await expectUsable(page);
   visitor.expectQuiet();
+  // The page has the tabs of the job's repository.
+  await page.getByRole('link', { name: 'Large files' }).click();
+  await page.getByRole('heading', { level: 1, name: /^ada\// }).waitFor();
 });
 
 test('the page shows what a job may do and prove', async () => {

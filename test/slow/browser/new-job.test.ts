@@ -37,7 +37,7 @@ test('the form validates, shows the price, and creates the job', async () => {
   await page.getByLabel('Memory in GB').fill('32');
   await expect.poll(() => price.textContent()).toBe('$0.288 an hour');
   await page.getByLabel('GPU', { exact: true }).selectOption('T4');
-  await page.getByText('No worker has this GPU now').waitFor();
+  await page.getByText('No worker has the GPU T4 now. The job waits').waitFor();
   await expect.poll(() => price.textContent()).toBe('$0.638 an hour');
   await page.getByLabel('GPU', { exact: true }).selectOption('NONE');
   await page.getByRole('button', { name: 'Create job' }).click();

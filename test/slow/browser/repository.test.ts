@@ -51,6 +51,10 @@ test('a repository is created, browsed and searched', async () => {
   await page.getByLabel('Name', { exact: true }).fill('clicked');
   await page.getByRole('button', { name: 'Create repository' }).click();
   await page.waitForURL('**/ada/clicked');
+  // The forms begin with the namespace and the repository of the page.
+  await page.getByRole('button', { name: 'New…' }).click();
+  await page.getByRole('menuitem', { name: 'New job' }).click();
+  await page.waitForURL('**/new/job?namespace=ada&repo=ada%2Fclicked');
 
   await repository('code');
   await commit('code', 'Begin', {
@@ -197,7 +201,10 @@ test('diffs mark changed words, history is grouped by day, branches show their d
     'mutation ($input: CreateBranchInput!) { createBranch(input: $input) { repository { id } } }',
     { input: { id: ids.get('changed'), name: 'side', from: 'main' } },
   );
-  await commit('changed', 'Correct it', { 'main.ts': 'const answer = 42;\nlet rest;\n' }, 'side');
+  const main = 'const answer = 42;\nlet rest;\n';
+  const more = Array.from({ length: 21 }, (_, i) => [`src/deep/${10 + i}.txt`, `${i}\n`]);
+  const corrected = { 'main.ts': main, ...Object.fromEntries(more) };
+  await commit('changed', 'Correct it', corrected, 'side');
   await using visitor = await visit(browser, app, { as: ada });
   const { page } = visitor;
   await page.goto('/ada/changed/compare?base=main&head=side');
@@ -205,6 +212,12 @@ test('diffs mark changed words, history is grouped by day, branches show their d
   await page.locator('.word-added', { hasText: '42' }).waitFor();
   await page.locator('td span[style*="color"]', { hasText: 'const' }).first().waitFor();
   await expectUsable(page);
+  // The tree lists all files. A click loads the diff of a file that was not shown yet, and scrolls to it.
+  const tree = page.getByRole('navigation', { name: 'Changed files' });
+  await tree.getByText('src/deep', { exact: true }).waitFor();
+  expect(await page.locator('[data-file="src/deep/30.txt"]').count()).toBe(0);
+  await tree.getByRole('link', { name: '30.txt added' }).click();
+  await page.locator('[data-file="src/deep/30.txt"] summary:focus').waitFor();
   await page.goto('/ada/changed/commits?ref=side');
   const today = new Intl.DateTimeFormat('en', { dateStyle: 'long' });
   const heading = page.getByRole('heading', { level: 2 });
@@ -250,6 +263,18 @@ test('user content runs no script and loads nothing from other hosts', async () 
   expect(await page.evaluate(() => 'hit' in window)).toBe(false);
   expect(asked.filter((url) => !url.startsWith(app.base))).toEqual([]);
   expect(page.url()).toContain(app.base);
+});
+
+test('before its first push, a repository has neither a push nor commits to show', async () => {
+  await repository('fresh');
+  await using visitor = await visit(browser, app, { as: ada });
+  const { page } = visitor;
+  await page.goto('/ada/fresh');
+  await page.getByRole('heading', { name: 'No files yet' }).waitFor();
+  await page.getByText('Created', { exact: true }).waitFor();
+  for (const text of ['never', 'commit in the last year'])
+    expect(await page.getByText(text).count()).toBe(0);
+  visitor.expectQuiet();
 });
 
 test('anonymous visitors see public repositories only', async () => {

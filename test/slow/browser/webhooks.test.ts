@@ -45,6 +45,7 @@ test('a webhook is created, tested and deleted, and its name never runs as a scr
   await page.goto('/new/webhook?namespace=hooks-ada');
   await page.getByLabel('Name', { exact: true }).fill(name);
   await page.getByLabel('URL').fill('javascript:alert(1)');
+  await page.getByText('Loam does not send these types yet: service.created,').waitFor();
   expect(await page.getByLabel('Secret', { exact: true }).inputValue()).toMatch(/^whsec_.{44}$/);
   await page.getByRole('button', { name: 'Create webhook' }).click();
   await page.getByText(/^Must use https/).waitFor();

@@ -74,7 +74,7 @@ export default function Home() {
           const recent = takeNew(mine?.nodes ?? [], listed);
           const failures = takeNew(failed?.nodes ?? [], listed);
           return (
-            <div className="grid gap-8 lg:grid-cols-[1fr_20rem]">
+            <div className="columns">
               <div className="min-w-0 space-y-8">
                 <JobList id="running" title="Running and waiting" jobs={running}>
                   {recent.length > 0 ? (
@@ -82,8 +82,8 @@ export default function Home() {
                   ) : (
                     <Empty title="No running jobs" level={3}>
                       <p>
-                        A job is a command that runs once: on a commit of a repository, in an image,
-                        on a GPU.
+                        A job is a command that runs once: on a commit of a repository or in an
+                        image, on the hardware that it asks for.
                       </p>
                       <ButtonLink to="/new/job" look="primary">
                         New job

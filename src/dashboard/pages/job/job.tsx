@@ -11,6 +11,7 @@ import { isFailed, isFinished, JobStatusBadge } from '../../ui/status.tsx';
 import { RelativeTime, useInterval } from '../../ui/time.tsx';
 import { describeValues } from '../jobs/job-row.tsx';
 import { NamespaceTabs } from '../namespace/tabs.tsx';
+import { RepositoryTabs, type RepositoryTabsData } from '../repository/frame.tsx';
 import { JobActions } from './actions.tsx';
 import { Artifacts } from './artifacts.tsx';
 import { AttemptTimeline } from './attempts.tsx';
@@ -43,17 +44,21 @@ export default function JobPage() {
   const live = isEnded && state === 'live' ? null : <LiveDot state={state} />;
   return (
     <Load asked={jobQuery} of={(data) => data.job} what="job">
-      {(data) => <Job data={data} live={live} onChange={jobQuery.again} />}
+      {(data) => (
+        <Job data={data} repository={data.repository} live={live} onChange={jobQuery.again} />
+      )}
     </Load>
   );
 }
 
 function Job({
   data,
+  repository,
   live,
   onChange,
 }: {
   data: FragmentOf<typeof JobFacts>;
+  repository: FragmentOf<typeof RepositoryTabsData> | null;
   live: React.ReactNode;
   onChange: () => void;
 }) {
@@ -62,7 +67,11 @@ function Job({
   const watch = useTabState(job);
   return (
     <>
-      <NamespaceTabs name={namespace} viewerRole={job.owner.viewerRole} within="Jobs" />
+      {repository ? (
+        <RepositoryTabs repository={repository} within="Jobs" />
+      ) : (
+        <NamespaceTabs name={namespace} viewerRole={job.owner.viewerRole} within="Jobs" />
+      )}
       <PageTitle
         title={name}
         tab={`${name} · ${formatEnum(status)}`}
@@ -95,7 +104,7 @@ function Job({
           </p>
         )}
       {status === 'QUEUED' && <QueueNotice job={job} />}
-      <div className="grid gap-6 xl:grid-cols-[1fr_22rem]">
+      <div className="columns">
         <div className="min-w-0 space-y-6">
           <LogView job={{ namespace, name }} status={status} startedAt={startedAt} />
           <Artifacts job={job} />

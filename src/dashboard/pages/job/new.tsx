@@ -13,6 +13,7 @@ import { ProblemBox } from '../../ui/problem.tsx';
 import {
   type Draft,
   draftFromJob,
+  findLackingCapacity,
   findMissingValues,
   isUnchanged,
   newDraft,
@@ -210,7 +211,7 @@ function JobForm({
   }, [newest, draft.repo, draft.source]);
 
   return (
-    <div className="grid gap-8 lg:grid-cols-[1fr_24rem]">
+    <div className="columns">
       <form
         ref={form}
         noValidate
@@ -237,6 +238,7 @@ function JobForm({
         </FormSection>
         <FormSection title="Hardware">
           <HardwareFields {...fields} />
+          <CapacityWarning draft={draft} options={options} />
         </FormSection>
         <details ref={advanced} className="card p-4">
           <summary className="font-semibold">Output, environment, timeout and more</summary>
@@ -258,6 +260,17 @@ function JobForm({
       </form>
       <RequestPreview draft={draft} options={options} />
     </div>
+  );
+}
+
+/** Why no worker can run the job now. The server still accepts it. */
+function CapacityWarning({ draft, options }: { draft: Draft; options: JobOptions }) {
+  const reason = findLackingCapacity(draft, options);
+  if (!reason) return null;
+  return (
+    <p role="status" className="rounded-lg border border-line bg-warn-soft p-4 text-sm">
+      {reason} The job waits in the queue until a worker can run it.
+    </p>
   );
 }
 

@@ -1,4 +1,5 @@
 import { graphql } from '../../graphql/graphql.ts';
+import { RepositoryTabsData } from '../repository/frame.tsx';
 
 export const JobFacts = graphql(`
   fragment JobFacts on Job {
@@ -60,10 +61,14 @@ export const JobFacts = graphql(`
 export const JobQuery = graphql(
   `
   query Job($namespace: String!, $name: String!) {
-    job(namespace: $namespace, name: $name) { id ...JobFacts }
+    job(namespace: $namespace, name: $name) {
+      id
+      repository { id ...RepositoryTabs }
+      ...JobFacts
+    }
   }
 `,
-  [JobFacts],
+  [JobFacts, RepositoryTabsData],
 );
 
 export const JobLive = graphql(`

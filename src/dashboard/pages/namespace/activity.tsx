@@ -50,7 +50,7 @@ export default function Activity() {
   return (
     <NamespaceFrame tab="Activity">
       {({ name, viewerRole }) => (
-        <div className="max-w-4xl">
+        <div>
           {viewerRole === 'ADMIN' && (
             <nav aria-label="Logs" className="mb-4 flex gap-4 text-sm">
               {([undefined, 'audit'] as const).map((each) => (

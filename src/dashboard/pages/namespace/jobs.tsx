@@ -257,7 +257,10 @@ function NoJobs({
   const body = JSON.stringify({ name: 'train', command: 'make', repo, gpu: 'none' });
   return (
     <Empty title="There is no job yet">
-      <p>A job is a command that runs once: on a commit of a repository, in an image, on a GPU.</p>
+      <p>
+        A job is a command that runs once: on a commit of a repository or in an image, on the
+        hardware that it asks for.
+      </p>
       <ButtonLink to="/new/job" search={{ namespace, repo: repository }} look="primary">
         New job
       </ButtonLink>

@@ -64,7 +64,7 @@ function Members({ namespace, canManage }: { namespace: string; canManage: boole
   const remove = useFormMutation(RemoveMember, { changes: ['Member'] });
   const [removing, setRemoving] = useState<string | null>(null);
   return (
-    <div className="max-w-4xl space-y-8">
+    <div className="space-y-8">
       {canManage ? (
         <AddMember namespace={namespace} />
       ) : (

@@ -29,7 +29,7 @@ export default function NewOrganization() {
   const navigate = useNavigate();
   if (!startData.viewer) return <NotFound />;
   return (
-    <div className="max-w-4xl">
+    <div>
       <PageTitle title="New organization">
         A namespace that several users share, each with a role.
       </PageTitle>

@@ -57,7 +57,7 @@ function Settings({ namespace }: { namespace: string }) {
   return (
     <Load asked={asked} of={(data) => data.namespace} what="namespace">
       {({ kind, plan, createdAt, viewerRole, keptArtifacts: kept }) => (
-        <div className="max-w-4xl space-y-8">
+        <div className="space-y-8">
           <section aria-labelledby="plan">
             <h2 id="plan" className="mb-2">
               Plan

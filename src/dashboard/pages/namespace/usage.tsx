@@ -46,7 +46,7 @@ export default function UsagePage() {
   return (
     <NamespaceFrame tab="Usage">
       {({ name, viewerRole }) => (
-        <div className="max-w-4xl space-y-8">
+        <div className="space-y-8">
           <BudgetSection namespace={name} isAdmin={viewerRole === 'ADMIN'} />
           <Usage namespace={name} isAdmin={viewerRole === 'ADMIN'} />
         </div>

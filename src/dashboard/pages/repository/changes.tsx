@@ -1,6 +1,6 @@
-import { Link } from '@tanstack/react-router';
-import { ChevronRight } from 'lucide-react';
-import { useState } from 'react';
+import { Link, useLocation, useSearch } from '@tanstack/react-router';
+import { ChevronRight, Folder } from 'lucide-react';
+import { useEffect, useRef, useState } from 'react';
 import { type FragmentOf, graphql, type ResultOf, readFragment } from '../../graphql/graphql.ts';
 import { formatCount, formatEnum } from '../../ui/format.ts';
 import { ShowMoreButton } from '../../ui/page.tsx';
@@ -11,6 +11,7 @@ export const ChangesData = graphql(`
     additions
     deletions
     isTruncated
+    tree: files(first: 100) { nodes { path oldPath status } }
     files(first: $files) {
       totalCount
       nodes {
@@ -54,8 +55,9 @@ export function ChangesView({
   onMore: (files: number) => void;
   busy: boolean;
 }) {
-  const { additions, deletions, isTruncated, files } = readFragment(ChangesData, data);
-  if (!files) return null;
+  const { additions, deletions, isTruncated, files, tree } = readFragment(ChangesData, data);
+  if (!files || !tree) return null;
+  const hasTree = tree.nodes.length > 1;
   return (
     <section aria-label="Changes" className="space-y-4">
       <h2 className="flex flex-wrap items-baseline gap-x-3 text-base">
@@ -67,27 +69,107 @@ export function ChangesView({
           More files changed than are listed: only the first {files.totalCount} are shown.
         </p>
       )}
-      {files.nodes.map((file) => (
-        <FileChange
-          key={`${file.oldPath}\0${file.path}`}
-          file={file}
-          namespace={namespace}
-          repository={repository}
-          at={at}
-        />
-      ))}
-      <ShowMoreButton
-        hasMore={files.pageInfo.hasNextPage && shown < MAX_FILES}
-        onMore={() => onMore(MAX_FILES)}
-        busy={busy}
-      />
-      {files.pageInfo.hasNextPage && shown >= MAX_FILES && (
-        <p className="text-sm text-dim">
-          The first {MAX_FILES} are shown. <code>git diff</code> in a clone shows all.
-        </p>
-      )}
+      <div className={hasTree ? 'gap-6 lg:grid lg:grid-cols-[16rem_minmax(0,1fr)]' : undefined}>
+        {hasTree && (
+          <FileTree files={tree.nodes} onOpen={(index) => index >= shown && onMore(MAX_FILES)} />
+        )}
+        <div className="space-y-4">
+          {files.nodes.map((file) => (
+            <FileChange
+              key={`${file.oldPath}\0${file.path}`}
+              file={file}
+              namespace={namespace}
+              repository={repository}
+              at={at}
+            />
+          ))}
+          <ShowMoreButton
+            hasMore={files.pageInfo.hasNextPage && shown < MAX_FILES}
+            onMore={() => onMore(MAX_FILES)}
+            busy={busy}
+          />
+          {files.pageInfo.hasNextPage && shown >= MAX_FILES && (
+            <p className="text-sm text-dim">
+              The first {MAX_FILES} are shown. <code>git diff</code> in a clone shows all.
+            </p>
+          )}
+        </div>
+      </div>
     </section>
   );
+}
+
+/** The hash of the address that opens a changed file. */
+const hashOf = (path: string) => `file-${path}`;
+
+type TreeFile = { path: string; status: string };
+
+/** Links to the changed files, by folder. `onOpen` gets the position of a file in the list. */
+function FileTree({
+  files,
+  onOpen,
+}: {
+  files: readonly TreeFile[];
+  onOpen: (index: number) => void;
+}) {
+  const search = useSearch({ strict: false });
+  return (
+    <nav
+      aria-label="Changed files"
+      className="sticky top-4 mb-4 hidden max-h-[calc(100vh-2rem)] self-start overflow-y-auto text-sm lg:block"
+    >
+      <ul className="space-y-2">
+        {groupByFolder(files).map(({ folder, files }) => (
+          <li key={folder}>
+            {folder && (
+              <p className="flex items-center gap-1.5 py-0.5 text-dim">
+                <Folder size={14} aria-hidden className="shrink-0" />
+                <span className="min-w-0 break-all">{folder}</span>
+              </p>
+            )}
+            <ul className={folder ? 'ml-1.5 border-l border-line pl-2' : undefined}>
+              {files.map(({ path, name, status, index }) => (
+                <li key={path}>
+                  <Link
+                    to="."
+                    search={search}
+                    hash={hashOf(path)}
+                    replace
+                    resetScroll={false}
+                    onClick={() => onOpen(index)}
+                    className="flex items-center gap-1.5 rounded px-1.5 py-0.5 hover:bg-hover"
+                  >
+                    <span className="min-w-0 flex-1 break-all">{name}</span>
+                    <StatusLetter status={status} />
+                  </Link>
+                </li>
+              ))}
+            </ul>
+          </li>
+        ))}
+      </ul>
+    </nav>
+  );
+}
+
+function StatusLetter({ status }: { status: string }) {
+  if (status === 'MODIFIED') return null;
+  const color = { ADDED: 'text-good', DELETED: 'text-bad' }[status] ?? 'text-dim';
+  return <span className={`shrink-0 text-xs ${color}`}>{formatEnum(status)}</span>;
+}
+
+/** In the order of the list, in which the files of a folder follow each other. */
+function groupByFolder(files: readonly TreeFile[]) {
+  const groups = new Map<string, (TreeFile & { name: string; index: number })[]>();
+  for (const [index, file] of files.entries()) {
+    const end = file.path.lastIndexOf('/');
+    const folder = file.path.slice(0, Math.max(end, 0));
+    groups.set(folder, [
+      ...(groups.get(folder) ?? []),
+      { ...file, index, name: file.path.slice(end + 1) },
+    ]);
+  }
+  return [...groups].map(([folder, files]) => ({ folder, files }));
 }
 
 function Counts({ additions, deletions }: { additions: number | null; deletions: number | null }) {
@@ -122,8 +204,18 @@ function FileChange({
   const { path, oldPath, status, isBinary, additions, deletions, patch, mode, oldMode } = file;
   const lines = (additions ?? 0) + (deletions ?? 0);
   const [isOpen, setOpen] = useState(lines <= MAX_OPEN_LINES);
+  const details = useRef<HTMLDetailsElement>(null);
+  const { hash, state } = useLocation();
+  // A new location of the same address has another key: each click on the link scrolls.
+  useEffect(() => {
+    if (hash !== hashOf(path)) return;
+    setOpen(true);
+    details.current?.scrollIntoView();
+    details.current?.querySelector('summary')?.focus({ preventScroll: true });
+  }, [hash, path, state.__TSR_key]);
   return (
     <details
+      ref={details}
       open={isOpen}
       onToggle={({ currentTarget }) => setOpen(currentTarget.open)}
       className="group card overflow-hidden"

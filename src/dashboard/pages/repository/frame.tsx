@@ -11,12 +11,28 @@ import {
   Workflow,
 } from 'lucide-react';
 import type { ReactNode } from 'react';
-import { graphql, type ResultOf } from '../../graphql/graphql.ts';
+import { type FragmentOf, graphql, type ResultOf, readFragment } from '../../graphql/graphql.ts';
 import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { PageTitle, Tabs } from '../../ui/page.tsx';
 import { VisibilityBadge } from './visibility.tsx';
 
-const RepositoryQuery = graphql(`
+/** The tabs that have pages below them. */
+type RepositoryTab = 'Files' | 'Commits' | 'Runs' | 'Jobs';
+
+export const RepositoryTabsData = graphql(`
+  fragment RepositoryTabs on Repository {
+    id
+    namespace
+    name
+    fullName
+    branchCount
+    tagCount
+    owner { id viewerRole }
+  }
+`);
+
+const RepositoryQuery = graphql(
+  `
   query RepositoryFrame($namespace: String!, $name: String!) {
     repository(namespace: $namespace, name: $name) {
       id
@@ -34,9 +50,13 @@ const RepositoryQuery = graphql(`
       cloneUrl
       sshUrl
       owner { id viewerRole }
+      createdAt
+      ...RepositoryTabs
     }
   }
-`);
+`,
+  [RepositoryTabsData],
+);
 
 export type RepositoryData = NonNullable<ResultOf<typeof RepositoryQuery>['repository']>;
 
@@ -50,7 +70,7 @@ export function RepositoryFrame({
   /** The name of the page in the document title. */
   tab: string;
   /** The tab that this page belongs to, if it has no tab of its own. */
-  within?: 'Files' | 'Commits' | 'Runs';
+  within?: RepositoryTab;
   actions?: ReactNode;
   children: (repository: RepositoryData, reload: () => void) => ReactNode;
 }) {
@@ -59,7 +79,6 @@ export function RepositoryFrame({
     repository: string;
   };
   const asked = useRetryingQuery({ query: RepositoryQuery, variables: { namespace, name } });
-  const params = { namespace, repository: name };
   return (
     <Load asked={asked} of={(data) => data.repository} what="repository">
       {(repository) => (
@@ -74,82 +93,97 @@ export function RepositoryFrame({
             </span>
             {repository.description}
           </PageTitle>
-          <Tabs
-            label={`Pages of ${repository.fullName}`}
-            within={within}
-            tabs={[
-              {
-                name: 'Files',
-                icon: Files,
-                to: '/$namespace/$repository',
-                params,
-                activeOptions: { exact: true },
-              },
-              {
-                name: 'Commits',
-                icon: GitCommitHorizontal,
-                to: '/$namespace/$repository/commits',
-                params,
-              },
-              {
-                name: 'Branches',
-                icon: GitBranch,
-                count: repository.branchCount,
-                to: '/$namespace/$repository/branches',
-                params,
-              },
-              {
-                name: 'Tags',
-                icon: Tag,
-                count: repository.tagCount,
-                to: '/$namespace/$repository/tags',
-                params,
-              },
-              {
-                name: 'Compare',
-                icon: GitCompareArrows,
-                to: '/$namespace/$repository/compare',
-                params,
-              },
-              {
-                name: 'Runs',
-                icon: Workflow,
-                to: '/$namespace/$repository/runs',
-                params,
-                activeOptions: { exact: true },
-              },
-              ...(repository.owner.viewerRole
-                ? [
-                    {
-                      name: 'Jobs',
-                      icon: SquareTerminal,
-                      to: '/$namespace/$repository/jobs',
-                      params,
-                    } as const,
-                  ]
-                : []),
-              {
-                name: 'Large files',
-                icon: HardDrive,
-                to: '/$namespace/$repository/large-files',
-                params,
-              },
-              ...(repository.owner.viewerRole === 'ADMIN'
-                ? [
-                    {
-                      name: 'Settings',
-                      icon: Settings,
-                      to: '/$namespace/$repository/settings',
-                      params,
-                    } as const,
-                  ]
-                : []),
-            ]}
-          />
+          <RepositoryTabs repository={repository} within={within} />
           {children(repository, asked.again)}
         </>
       )}
     </Load>
+  );
+}
+
+/** The tabs of a repository, also on the pages of its jobs. */
+export function RepositoryTabs({
+  repository: data,
+  within,
+}: {
+  repository: FragmentOf<typeof RepositoryTabsData>;
+  within?: RepositoryTab | undefined;
+}) {
+  const repository = readFragment(RepositoryTabsData, data);
+  const params = { namespace: repository.namespace, repository: repository.name };
+  return (
+    <Tabs
+      label={`Pages of ${repository.fullName}`}
+      within={within}
+      tabs={[
+        {
+          name: 'Files',
+          icon: Files,
+          to: '/$namespace/$repository',
+          params,
+          activeOptions: { exact: true },
+        },
+        {
+          name: 'Commits',
+          icon: GitCommitHorizontal,
+          to: '/$namespace/$repository/commits',
+          params,
+        },
+        {
+          name: 'Branches',
+          icon: GitBranch,
+          count: repository.branchCount,
+          to: '/$namespace/$repository/branches',
+          params,
+        },
+        {
+          name: 'Tags',
+          icon: Tag,
+          count: repository.tagCount,
+          to: '/$namespace/$repository/tags',
+          params,
+        },
+        {
+          name: 'Compare',
+          icon: GitCompareArrows,
+          to: '/$namespace/$repository/compare',
+          params,
+        },
+        {
+          name: 'Runs',
+          icon: Workflow,
+          to: '/$namespace/$repository/runs',
+          params,
+          activeOptions: { exact: true },
+        },
+        ...(repository.owner.viewerRole
+          ? [
+              {
+                name: 'Jobs',
+                icon: SquareTerminal,
+                to: '/$namespace/$repository/jobs',
+                params,
+              } as const,
+            ]
+          : []),
+        {
+          name: 'Large files',
+          icon: HardDrive,
+          to: '/$namespace/$repository/large-files',
+          params,
+        },
+        ...(repository.owner.viewerRole === 'ADMIN'
+          ? [
+              {
+                name: 'Settings',
+                icon: Settings,
+                to: '/$namespace/$repository/settings',
+                params,
+              } as const,
+            ]
+          : []),
+      ]}
+    />
   );
 }
 

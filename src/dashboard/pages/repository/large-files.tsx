@@ -123,7 +123,7 @@ function LockForm({ repositoryId }: { repositoryId: string }) {
   const lock = useFormMutation(LockFile, { changes: LOCK_TYPES, fields: ['path'] });
   return (
     <form
-      className="max-w-2xl space-y-3"
+      className="space-y-3"
       onSubmit={async (event) => {
         event.preventDefault();
         const { data } = await lock.run({ input: { repositoryId, path } });

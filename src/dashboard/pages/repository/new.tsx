@@ -35,7 +35,7 @@ const Create = graphql(`
 export default function NewRepository() {
   const asked = useRetryingQuery({ query: NamespacesQuery });
   return (
-    <div className="max-w-4xl">
+    <div>
       <PageTitle title="New repository" />
       <Load asked={asked} of={(data) => data.viewer} what="page">
         {(viewer) => (

@@ -37,7 +37,7 @@ export default function Overview() {
             </>
           );
         return (
-          <div className="grid gap-8 lg:grid-cols-[1fr_20rem]">
+          <div className="columns">
             <div className="min-w-0">
               <PushNotice repository={repository} onPush={reload} />
               <div className="mb-3 flex flex-wrap items-center gap-3">
@@ -73,16 +73,19 @@ export default function Overview() {
                 )}
                 <dt className="text-dim">Size</dt>
                 <dd>{formatBytes(repository.sizeBytes)}</dd>
-                <dt className="text-dim">Pushed</dt>
+                <dt className="text-dim">{repository.pushedAt ? 'Pushed' : 'Created'}</dt>
                 <dd>
-                  <RelativeTime at={repository.pushedAt} />
+                  <RelativeTime at={repository.pushedAt ?? repository.createdAt} />
                 </dd>
               </dl>
-              <ActivityChart
-                namespace={namespace}
-                name={name}
-                revision={ref || repository.defaultBranch}
-              />
+              {/* Before the first push, there is only the commit that the server made. */}
+              {repository.pushedAt && (
+                <ActivityChart
+                  namespace={namespace}
+                  name={name}
+                  revision={ref || repository.defaultBranch}
+                />
+              )}
             </aside>
           </div>
         );

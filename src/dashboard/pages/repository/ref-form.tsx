@@ -31,7 +31,7 @@ export function RefForm({
     <details className="card p-4">
       <summary className="text-sm font-medium">{title}</summary>
       <form
-        className="mt-4 max-w-2xl space-y-4"
+        className="mt-4 space-y-4"
         onSubmit={async (event) => {
           event.preventDefault();
           const { message, ...rest } = input;

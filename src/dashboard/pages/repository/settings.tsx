@@ -21,7 +21,7 @@ export default function Settings() {
       {(repository) =>
         repository.owner.viewerRole === 'ADMIN' ? (
           // The key resets the forms when the repository changes, for example by a rename.
-          <div key={repository.fullName} className="max-w-4xl space-y-10">
+          <div key={repository.fullName} className="space-y-10">
             <Description repository={repository} />
             <DefaultBranch repository={repository} />
             <PushChecks repository={repository} />

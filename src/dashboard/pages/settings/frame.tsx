@@ -33,7 +33,7 @@ export function SettingsFrame({
           <SectionLinks name="This server" sections={SERVER_SECTIONS} />
         )}
       </nav>
-      <div className="min-w-0 max-w-4xl">
+      <div className="min-w-0">
         <PageTitle
           title={title}
           tab={`${title} · ${operatorsOnly ? 'This server' : 'Settings'}`}

@@ -1,11 +1,11 @@
 /** The events that a webhook can subscribe to, with the names that its endpoint receives. */
+import { Fragment } from 'react';
 import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import { Checkbox } from '../../ui/field.tsx';
 
 const TypesOf = graphql(`query TypesOf($id: ID!) { webhook(id: $id) { eventTypes } }`);
 export type EventType = NonNullable<ResultOf<typeof TypesOf>['webhook']>['eventTypes'][number];
 
-/** The types for services, deployments and development environments are left out: no such events are sent yet. */
 const GROUPS: [name: string, types: [EventType, hint: string][]][] = [
   [
     'Jobs',
@@ -28,6 +28,17 @@ const GROUPS: [name: string, types: [EventType, hint: string][]][] = [
     ],
   ],
   ['Budgets', [['BUDGET_REACHED', 'Reached a threshold']]],
+];
+
+/** Webhooks may subscribe to these types in advance, with the API. */
+const UNSENT_TYPES: EventType[] = [
+  'SERVICE_CREATED',
+  'SERVICE_SCALED',
+  'SERVICE_DELETED',
+  'DEPLOYMENT_SUCCEEDED',
+  'DEPLOYMENT_FAILED',
+  'DEV_STARTED',
+  'DEV_STOPPED',
 ];
 
 export const SENT_TYPES: EventType[] = [
@@ -73,6 +84,17 @@ export function EventTypeFields({
           </fieldset>
         ))}
       </div>
+      <p className="text-sm text-dim">
+        Loam does not send these types yet:{' '}
+        {UNSENT_TYPES.map((type, index) => (
+          <Fragment key={type}>
+            {index > 0 && ', '}
+            <code>{eventName(type)}</code>
+            {chosen.includes(type) && ' (subscribed)'}
+          </Fragment>
+        ))}
+        .
+      </p>
       {problem && <p className="text-sm text-bad">{problem}</p>}
     </div>
   );

@@ -32,7 +32,7 @@ export default function NewWebhook() {
   const [secret, setSecret] = useState(newSecret);
   if (!startData.viewer) return <NotFound />;
   return (
-    <div className="max-w-4xl">
+    <div>
       <PageTitle title="New webhook">
         Sends events to your endpoint, each with a signature that the endpoint can verify.
       </PageTitle>

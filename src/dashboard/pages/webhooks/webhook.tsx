@@ -134,7 +134,7 @@ function Settings({ webhook }: { webhook: Webhook }) {
     <details className="card">
       <summary className="px-4 py-3 font-semibold">Settings</summary>
       <form
-        className="max-w-4xl space-y-6 p-4"
+        className="space-y-6 p-4"
         onSubmit={async (event) => {
           event.preventDefault();
           if ((await update.run({ input: { id, ...values } })).data) notify('Saved.');

@@ -235,6 +235,20 @@ export function toCreateInput(draft: Draft): Input {
   };
 }
 
+/** Why no worker can run the job now; null if one can. */
+export function findLackingCapacity(
+  { gpu, gpuCount }: Draft,
+  { gpus, largestMachine }: JobOptions,
+): string | null {
+  if (!largestMachine) return 'No worker runs jobs now.';
+  const option = gpus.find((each) => each.gpu === gpu);
+  const offered = option?.maxOffered ?? Number.POSITIVE_INFINITY;
+  if (!option || offered >= Number(gpuCount)) return null;
+  return offered === 0
+    ? `No worker has the GPU ${option.name} now.`
+    : `No worker has more than ${offered} × ${option.name} now.`;
+}
+
 /** US dollars per hour for GPUs, vCPUs and memory; disk is free. */
 export function pricePerHour(draft: Draft, options: JobOptions): number {
   const gpu = options.gpus.find((each) => each.gpu === draft.gpu);

@@ -222,27 +222,18 @@ export function AdvancedFields({ draft, options, problems, set }: FieldsProps) {
 
 /** The hardware of the job. A GPU that no worker has may be chosen; the job then waits for a worker that has it. */
 export function HardwareFields({ draft, options, problems, set }: FieldsProps) {
-  const gpu = options.gpus.find((each) => each.gpu === draft.gpu);
   return (
     <div className="grid gap-4 sm:grid-cols-2">
-      <Field
-        label="GPU"
-        problem={problems.gpu}
-        hint={
-          gpu && gpu.maxOffered !== null && gpu.maxOffered < Number(draft.gpuCount)
-            ? `No worker has ${gpu.maxOffered === 0 ? 'this GPU' : 'that many'} now. The job waits until one does.`
-            : undefined
-        }
-      >
+      <Field label="GPU" problem={problems.gpu}>
         <Select
           value={draft.gpu}
           onChange={({ target }) => set({ gpu: target.value as typeof draft.gpu })}
         >
-          {options.gpus.map(({ gpu, name, memoryGb, pricePerHour }) => (
+          {options.gpus.map(({ gpu, name, memoryGb, pricePerHour, maxOffered }) => (
             <option key={gpu} value={gpu}>
               {gpu === 'NONE'
                 ? 'None'
-                : `${name}, ${memoryGb} GB, ${formatMoney(pricePerHour)} an hour`}
+                : `${name}, ${memoryGb} GB, ${formatMoney(pricePerHour)} an hour${maxOffered === 0 ? ' (not available)' : ''}`}
             </option>
           ))}
         </Select>
