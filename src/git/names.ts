@@ -17,6 +17,14 @@ export function isCommitId(name: string): boolean {
   return /^[0-9a-f]{40}$/i.test(name);
 }
 
+/**
+ * Whether git takes a branch or tag of this name for another ref: beside `refs/heads/refs/heads/main`, it refuses every push to
+ * `main` as ambiguous.
+ */
+export function looksLikeFullName(name: string): boolean {
+  return name.startsWith('refs/');
+}
+
 /** Whether `text` is 40 hexadecimal digits in lower case. */
 export function isObjectId(text: string): boolean {
   return /^[0-9a-f]{40}$/.test(text);

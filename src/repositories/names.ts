@@ -1,6 +1,6 @@
 /** Validation of repository names, descriptions and default branch names. */
 import { invalid } from '../base/errors.ts';
-import { isCommitId, isRefName, MAX_REF_BYTES } from '../git/names.ts';
+import { isCommitId, isRefName, looksLikeFullName, MAX_REF_BYTES } from '../git/names.ts';
 
 const NAME = /^[A-Za-z0-9._-]{1,100}$/;
 const MAX_DESCRIPTION = 512;
@@ -38,6 +38,8 @@ export function checkBranch(branch: string): void {
       'defaultBranch',
       `must be a name that git accepts for a branch, at most ${MAX_REF_BYTES} bytes`,
     );
+  if (looksLikeFullName(branch))
+    throw invalid('defaultBranch', 'must be a name without refs/ in front, such as main');
   if (isCommitId(branch))
     throw invalid('defaultBranch', 'must not be 40 hexadecimal digits, which name a commit');
 }

@@ -6,7 +6,7 @@
 import { Readable, Writable } from 'node:stream';
 import { AppError, invalid, notFound } from '../base/errors.ts';
 import { defineRemoteCall } from '../cluster/calls.ts';
-import { entersGitFolder, isCommitId, isRefName } from '../git/names.ts';
+import { entersGitFolder, isCommitId, isRefName, looksLikeFullName } from '../git/names.ts';
 import { readAnnotations } from '../git/objects/history.ts';
 import {
   createCommitPack,
@@ -158,6 +158,8 @@ async function readRow<S extends Select>({ db }: Deps, id: string, select: S): P
 
 /** @throws AppError 400 */
 function checkRef(name: string, field = 'name'): void {
+  if (looksLikeFullName(name))
+    throw invalid(field, 'must be a name without refs/ in front, such as main');
   if (!isRefName(name) || isCommitId(name) || name === 'HEAD')
     throw invalid(field, 'must be a name that git accepts, and must not be a commit id or HEAD');
 }

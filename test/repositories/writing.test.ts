@@ -76,7 +76,7 @@ test('creating and deleting branches and tags is recorded as pushes', async () =
   expect(await problem(change('deleteBranch', { name: 'topic/one' }))).toBe(
     'NOT_FOUND Ref not found',
   );
-  for (const name of ['a b', 'HEAD', 'f'.repeat(40), '-x', ''])
+  for (const name of ['a b', 'HEAD', 'f'.repeat(40), '-x', '', 'refs/heads/main'])
     expect([name, await problem(change('createBranch', { name }))]).toEqual([
       name,
       expect.stringContaining('INVALID_REQUEST name'),

@@ -15,7 +15,7 @@ import { newId } from '../../base/ids.ts';
 import type { Logger } from '../../base/log.ts';
 import type { PendingOperation } from '../../git/disk/disk.ts';
 import type { Git } from '../../git/git.ts';
-import { isCommitId, isRefName, MAX_REF_BYTES } from '../../git/names.ts';
+import { isCommitId, isRefName, looksLikeFullName, MAX_REF_BYTES } from '../../git/names.ts';
 import { REF_PREFIX } from '../../git/objects/refs.ts';
 import { measureQuarantine } from '../../git/objects/walk.ts';
 import { type Push, type Verdict, ZERO_ID } from '../../git/transport/hooks.ts';
@@ -226,6 +226,8 @@ async function checkPush(
 /** Returns why a ref of this name could not be used as `ref`, or undefined if it could. */
 function findNameProblem(ref: string): string | undefined {
   const name = ref.replace(/^refs\/(heads|tags)\//, '');
+  if (looksLikeFullName(ref.replace(/^refs\/(heads\/|tags\/|)/, '')))
+    return 'begins with refs/ twice, and git would confuse it with another ref';
   if (isCommitId(name)) return 'has the form of a commit id and would be read as that commit';
   // Bytes that are not UTF-8 arrive from the hook's pipe as U+FFFD.
   if (name.includes('\ufffd')) return 'is not UTF-8';
