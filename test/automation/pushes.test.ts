@@ -1,4 +1,6 @@
 /** What a push of `.loam/jobs.yml` says to the pusher. */
+import { writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { remote, Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
@@ -52,4 +54,10 @@ test('a push of many refs says how many of them start jobs', async () => {
   const { code, stderr } = await workspace.try('many', 'push', 'origin', ...branches);
   expect(code).toBe(0);
   expect(stderr).toContain('Jobs start for 20 of the 30 refs only');
+  // Of more refs, not all are searched for the file.
+  const tip = await workspace.git('many', 'rev-parse', 'HEAD');
+  const refs = Array.from({ length: 1_001 }, (_, i) => `${tip} refs/heads/c${i}\n`);
+  await writeFile(join(workspace.path, 'many/.git/packed-refs'), refs.join(''));
+  const large = await workspace.try('many', 'push', 'origin', 'refs/heads/c*:refs/heads/c*');
+  expect(large.stderr).toContain('Jobs start for 20 of the 1001 refs only');
 });

@@ -85,11 +85,20 @@ export async function findTriggers(
       : check(text).map(({ line, message }) => `${path}:${line}: ${message}`),
   );
   const notes = problems.slice(0, MAX_SHOWN_PROBLEMS);
-  if (withFile.length > MAX_RUNS && !isByJob)
-    notes.push(
-      `Jobs start for ${MAX_RUNS} of the ${withFile.length} refs only, the limit for one push.`,
-    );
+  if (!isByJob) notes.push(...describeLimits(updated.length, withFile.length, path));
   return { triggers, notes };
+}
+
+/** @param withFile the number of refs with the file among those that were searched */
+function describeLimits(pushed: number, withFile: number, path: string): string[] {
+  const all = pushed > MAX_REFS ? pushed : withFile;
+  if (withFile > MAX_RUNS)
+    return [`Jobs start for ${MAX_RUNS} of the ${all} refs only, the limit for one push.`];
+  if (pushed > MAX_REFS)
+    return [
+      `Only ${MAX_REFS} of the ${pushed} refs were searched for ${path}: push fewer at once.`,
+    ];
+  return [];
 }
 
 function isUpdateOfBranchOrTag({ ref, after }: ReceivedRefUpdate): boolean {
