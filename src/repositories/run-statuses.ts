@@ -13,7 +13,8 @@ type RunJobStatus = {
 
 /**
  * Reports the states of jobs of a run, in the caller's transaction. They replace what a user has reported for the context, and
- * the states of earlier runs, but not those of later ones: ids of runs sort by time. Without a URL, the former one stays.
+ * the states of earlier runs, but not those of later ones. Numbers of runs tell which is later, because clocks are set back.
+ * Without a URL, the former one stays.
  */
 export async function reportRunStatuses(
   tx: Prisma.TransactionClient,
@@ -31,7 +32,9 @@ export async function reportRunStatuses(
        state = excluded.state, description = excluded.description, creator = excluded.creator,
        target_url = coalesce(excluded.target_url, commit_statuses.target_url),
        run_id = excluded.run_id, updated_at = now()
-     where commit_statuses.run_id is null or commit_statuses.run_id <= excluded.run_id`,
+     where not exists (
+       select from runs former join runs reporting on reporting.id = excluded.run_id
+       where former.id = commit_statuses.run_id and former.number > reporting.number)`,
     [repositoryId, sha, creator, runId, JSON.stringify(statuses)],
   );
 }

@@ -178,6 +178,39 @@ test('users start, cancel and repeat runs', async () => {
   );
 });
 
+test('the status of a commit is that of its latest run, also after the clock was set back', async () => {
+  const id = await create('clock', { '.loam/jobs.yml': JOBS, 'src/a': 'a' });
+  await push('clock');
+  const [first] = await runsOf('clock');
+  // As if the clock had been years ahead when the first run was created: ids of runs begin with their time.
+  const ahead = `run_7zzzzzzz${first?.id.slice('run_7zzzzzzz'.length)}`;
+  for (const [table, column] of [
+    ['runs', 'id'],
+    ['jobs', 'run_id'],
+    ['commit_statuses', 'run_id'],
+  ])
+    await app.pool.query(`update ${table} set ${column} = $1 where ${column} = $2`, [
+      ahead,
+      first?.id,
+    ]);
+  const START = `mutation ($input: StartRunInput!) { startRun(input: $input) { run { id } } }`;
+  const { startRun } = await ada.gql(START, { input: { id, ref: 'main', job: 'test' } });
+  const { rows } = await app.pool.query(
+    `select distinct run_id from commit_statuses where repository_id = $1`,
+    [id],
+  );
+  expect(rows).toEqual([{ run_id: startRun.run.id }]);
+  // The earlier run reports no more.
+  await ada.gql('mutation ($id: ID!) { cancelRun(input: { id: $id }) { run { id } } }', {
+    id: ahead,
+  });
+  const states = await app.pool.query(
+    `select distinct state from commit_statuses where repository_id = $1`,
+    [id],
+  );
+  expect(states.rows).toEqual([{ state: 'pending' }]);
+});
+
 test('a branch takes only commits on which its required jobs succeeded', async () => {
   const id = await create('trunk', {
     '.loam/jobs.yml': 'jobs: {test: {on: {push: {branches: ["try/**"]}}, command: echo}}',
