@@ -41,7 +41,7 @@ export async function pushSnapshot(target: SnapshotTarget): Promise<string> {
     const commit = await run(['commit-tree', tree, ...parent, '-m', 'Working directory']);
     const id = randomBytes(16).toString('hex');
     const ref = `refs/loam/snapshots/${id}`;
-    const url = `${target.server}/${target.namespace}/${target.name}.git`;
+    const url = urlOf(target);
     await pushLargeFiles(run, { url, commit, ref });
     await run(['push', '--quiet', '--no-verify', url, `${commit}:${ref}`]);
     return id;
@@ -97,7 +97,12 @@ function secrets({ username, token }: SnapshotTarget): Record<string, string> {
   return { LOAM_GIT_USER: user, LOAM_GIT_PASSWORD: password };
 }
 
-function settings({ server, username }: SnapshotTarget): string[] {
+function urlOf({ server, namespace, name }: SnapshotTarget): string {
+  return `${server}/${namespace}/${name}.git`;
+}
+
+function settings(target: SnapshotTarget): string[] {
+  const { server, username } = target;
   const helper =
     '!f() { test "$1" = get && printf "username=%s\\npassword=%s\\n" "$LOAM_GIT_USER" "$LOAM_GIT_PASSWORD"; }; f';
   const values = {
@@ -114,6 +119,9 @@ function settings({ server, username }: SnapshotTarget): string[] {
     // With these settings, git may refuse unsigned pushes and changed line endings. They protect commits, not snapshots.
     'push.gpgSign': 'false',
     'core.safecrlf': 'false',
+    // `.lfsconfig` comes with the repository, and could name another server for the user's files.
+    'lfs.url': `${urlOf(target)}/info/lfs`,
+    'lfs.pushurl': `${urlOf(target)}/info/lfs`,
     // git-lfs would write a cache of locks into the clone for each snapshot. The server checks locks anyway.
     'lfs.locksverify': 'false',
     'advice.addEmbeddedRepo': 'false',

@@ -1,5 +1,8 @@
 /** `loam run`: the working directory as it is, the log, the exit code, the artifacts. */
+import { once } from 'node:events';
 import { chmod, mkdir, readdir, readFile, rm, symlink, writeFile } from 'node:fs/promises';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, onTestFinished, test, vi } from 'vitest';
 import { announced } from '../../src/cli/commands/follow.ts';
@@ -7,6 +10,7 @@ import { LoamError } from '../../src/cli/sdk/errors.ts';
 import { eventually } from '../support/eventually.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { LoamUser } from '../support/loam-command.ts';
+import { needs } from '../support/needs.ts';
 import { freePort } from '../support/ports.ts';
 import { job, until } from '../support/submit.ts';
 
@@ -85,6 +89,38 @@ test('a dirty working directory runs as it is, and stays as it is', async () => 
     environmentNames: ['GREETING'],
     labels: [{ key: 'kind', value: 'test' }],
   });
+});
+
+test('large files go to the server of the job, whatever address the repository names', async (ctx) => {
+  needs(ctx, 'git-lfs');
+  const requests: (string | undefined)[] = [];
+  const thief = createServer((req, res) => {
+    requests.push(req.url);
+    res.writeHead(500).end();
+  });
+  await once(thief.listen(0, '127.0.0.1'), 'listening');
+  onTestFinished(async () => {
+    thief.close();
+    thief.closeAllConnections();
+  });
+  const url = `http://127.0.0.1:${(thief.address() as AddressInfo).port}`;
+  await ada.post('/auth/v1/repository/ada', { name: 'large' });
+  await user.exec('git', ['clone', '-q', `${app.base}/ada/large.git`]);
+  const cwd = join(user.home, 'large');
+  const git = (...args: string[]) => user.exec('git', args, { cwd });
+  await git('lfs', 'install', '--local');
+  await git('config', 'remote.origin.lfsurl', url);
+  await user.write('large/.lfsconfig', `[lfs]\n\turl = ${url}\n\tpushurl = ${url}\n`);
+  await user.write('large/.gitattributes', '*.bin filter=lfs diff=lfs merge=lfs -text\n');
+  await user.write('large/model.bin', 'weights\n');
+  const first = await user.run(['run', '--name', 'large', '--', 'cat model.bin'], { cwd });
+  expect([first.code, first.stdout], first.stderr).toEqual([0, 'weights\n']);
+  // The clone's own settings.
+  for (const key of ['lfs.url', 'lfs.pushurl']) await git('config', key, url);
+  await user.write('large/model.bin', 'more\n');
+  const second = await user.run(['run', '--name', 'larger', '--', 'cat model.bin'], { cwd });
+  expect([second.code, second.stdout], second.stderr).toEqual([0, 'more\n']);
+  expect(requests).toEqual([]);
 });
 
 test('a job gets the permissions and identity tokens that are asked for, and the command uses its token', async () => {
