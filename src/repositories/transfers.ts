@@ -14,6 +14,7 @@ import { receivePack } from '../git/transport/receive.ts';
 import { demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Recheck, Rechecks } from '../identity/rechecks.ts';
 import type { Db } from '../platform/database/client.ts';
+import type { IdempotentEffect } from '../platform/database/idempotent-effects.ts';
 import type { GitExit } from '../platform/processes/git-started.ts';
 import type { DiskSpace } from '../platform/storage/disk-space.ts';
 import { removeQuarantines } from './folder.ts';
@@ -61,16 +62,17 @@ type PushTransfer = {
   right: Recheck;
   input: Readable;
   output: Writable;
+  effect?: IdempotentEffect | undefined;
 };
 
 /** Prepares to receive a push from a viewer who may push. @throws AppError 401 for anonymous viewers */
 export async function prepareReceive(
   services: Deps,
   { viewer }: { viewer: Viewer },
-  { id, requestId, right, input, output }: PushTransfer,
+  { id, requestId, right, input, output, effect }: PushTransfer,
 ): Promise<(session: Session) => Promise<GitExit>> {
   const by = demandAccount(viewer);
-  const rules = await createPushRules(services, { repositoryId: id, by, requestId, right });
+  const rules = await createPushRules(services, { repositoryId: id, by, requestId, right, effect });
   return (session) =>
     services.git.quarantines.runPush(
       id,

@@ -21,6 +21,7 @@ import { ZERO_ID } from '../git/transport/hooks.ts';
 import { FLUSH, pktLine, reportedRefs } from '../git/transport/pkt-line.ts';
 import { type Account, demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Rechecks } from '../identity/rechecks.ts';
+import { findEffect, type IdempotentEffect } from '../platform/database/idempotent-effects.ts';
 import { GIT_TRANSFERS, withTransferSlot } from '../platform/limits/fair-semaphore.ts';
 import { checkPath, locateAtRef } from './browsing/contents.ts';
 import { withRepositoryFolder } from './folder.ts';
@@ -37,8 +38,8 @@ import { prepareReceive, type Deps as TransferDeps } from './transfers.ts';
 type Deps = TransferDeps & { rechecks: Rechecks };
 
 /** The pusher, in serializable form, because another server may execute the push. */
-type Pusher = { account: Account; requestId: string };
-type Request = { viewer: Viewer; requestId: string };
+type Pusher = { account: Account; requestId: string; effect?: IdempotentEffect | undefined };
+type Request = { viewer: Viewer; requestId: string; effect?: IdempotentEffect | undefined };
 
 const MAX_CHANGES = 100;
 const MAX_PATH_BYTES = 1_024;
@@ -119,7 +120,8 @@ type CommitInput = RepositoryId & {
 export type CreatedCommit = { repository: AccessRow; sha: string };
 
 /**
- * Adds a commit to a branch, and creates the branch if it does not exist.
+ * Adds a commit to a branch, and creates the branch if it does not exist. If an earlier try of the same request has made the
+ * commit, returns that one.
  * @throws AppError 400, 401, 403, 404, 409 if the branch is not at `expectedHead` or the push is refused
  */
 export async function createCommit(
@@ -133,8 +135,8 @@ export async function createCommit(
   const files = changes.map(readChange);
   checkChanges(files);
   const sha = await createCommitOnServer(services, row.id, {
-    ...{ account, requestId: request.requestId, defaultBranch: row.defaultBranch },
-    ...{ branch, message, changes: files, expectedHead, from },
+    ...{ account, requestId: request.requestId, effect: request.effect },
+    ...{ defaultBranch: row.defaultBranch, branch, message, changes: files, expectedHead, from },
   });
   return { repository: row, sha };
 }
@@ -278,9 +280,18 @@ type NewCommit = Pusher & { defaultBranch: string; changes: FileEdit[] } & Omit<
 
 const createCommitOnServer = defineRemoteCall<NewCommit, string, Deps>(
   'commitMade',
-  (services, id, { account, requestId, defaultBranch, branch, expectedHead, from, ...input }) =>
+  (
+    services,
+    id,
+    { account, requestId, effect, defaultBranch, branch, expectedHead, from, ...input },
+  ) =>
     withRepositoryFolder(services, id, async (dir) => {
-      const { git } = services;
+      const { git, pool, pushes } = services;
+      if (effect) {
+        await pushes.flush(id);
+        const done = await findEffect(pool, effect);
+        if (done) return done;
+      }
       const ref = REF_PREFIX.branch + branch;
       const before = await readRef(services, dir, ref);
       if (expectedHead != null && expectedHead !== before)
@@ -304,7 +315,8 @@ const createCommitOnServer = defineRemoteCall<NewCommit, string, Deps>(
         .catch((error) => {
           throw error instanceof InvalidEdit ? invalid('changes', error.message) : error;
         });
-      await push(services, { account, requestId }, { id, dir, ref, before, after: sha, pack });
+      const pusher = { account, requestId, effect };
+      await push(services, pusher, { id, dir, ref, before, after: sha, pack });
       return sha;
     }),
 );
@@ -327,7 +339,7 @@ type ServerPush = {
 /** @throws AppError 401, 403, 404, 409 with the reasons of the checks or of git */
 async function push(
   services: Deps,
-  { account, requestId }: Pusher,
+  { account, requestId, effect }: Pusher,
   { id, dir, ref, before, after, pack }: ServerPush,
 ): Promise<void> {
   const { git, rechecks } = services;
@@ -349,7 +361,7 @@ async function push(
   const receive = await prepareReceive(
     services,
     { viewer: account },
-    { id, requestId, right, input, output: sink },
+    { id, requestId, right, input, output: sink, effect },
   );
   const ending = await withTransferSlot(git, GIT_TRANSFERS, caller, () =>
     git.tasks.run((signal) => receive({ dir, signal })),

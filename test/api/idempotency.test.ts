@@ -40,6 +40,24 @@ test('the same request with the same key runs once, and its response is replayed
     expect((await alice.post(PATH, { name: 'x' }, { 'Idempotency-Key': bad })).status).toBe(400);
 });
 
+test('a response that cannot be stored is not sent', async () => {
+  await using app = await startApp();
+  const alice = await app.user('alice');
+  await app.pool.query(`
+    create function refuse() returns trigger language plpgsql as $$ begin raise exception 'refused by the test'; end $$;
+    create trigger refuse before update on idempotent_requests for each row when (new.status is not null)
+      execute function refuse()`);
+  const refused = await alice.post(PATH, { name: 'ci' }, { 'Idempotency-Key': 'k' });
+  expect([refused.status, refused.body.error.message, refused.headers.get('retry-after')]).toEqual([
+    503,
+    expect.stringContaining('could not be stored'),
+    '1',
+  ]);
+  expect(refused.body.error.request_id).toBe(refused.headers.get('x-request-id'));
+  // The work itself was done.
+  expect((await alice.post(PATH, { name: 'ci' })).status).toBe(409);
+});
+
 test('while the first request runs the second gets 409, and takes over if the server of the first died', async () => {
   await using app = await startApp();
   const alice = await app.user('alice');

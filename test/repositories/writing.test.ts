@@ -155,6 +155,62 @@ test('a tag with a message is annotated and names its tagger', async () => {
   expect(byName.get('long')?.message).toMatch(/x\n\[\d+ more bytes are not shown\]$/);
 });
 
+/** Makes PostgreSQL refuse what a statement does to a table, until the returned function is called. */
+async function refuseIn(table: string, when: string): Promise<() => Promise<unknown>> {
+  const name = `refuse_${table}`;
+  await app.pool.query(`
+    create function ${name}() returns trigger language plpgsql as
+      $$ begin raise exception 'refused by the test'; end $$;
+    create trigger ${name} before ${when} execute function ${name}()`);
+  return () => app.pool.query(`drop trigger ${name} on ${table}; drop function ${name}()`);
+}
+
+test('a request with an Idempotency-Key makes one commit, whatever is lost of its record and answer', async () => {
+  const query = `mutation ($input: CreateCommitInput!) { createCommit(input: $input) { commit { sha } } }`;
+  const changes = [{ path: 'once.txt', content: 'once' }];
+  const variables = { input: { id, branch: 'once', message: 'Once', changes } };
+  const send = (key: string) =>
+    ada.request('POST', '/graphql', {
+      headers: { 'content-type': 'application/json', 'idempotency-key': key },
+      body: JSON.stringify({ query, variables }),
+    });
+  const shaOf = (body: Awaited<ReturnType<typeof send>>['body']) =>
+    body.data?.createCommit?.commit.sha;
+  const history = async () =>
+    (await ada.get(`/auth/v1/repository/ada/${id}/commits/once`)).body.data;
+
+  // The push is in git, and cannot be recorded.
+  const accept = await refuseIn(
+    'events',
+    `insert on events for each row when (new.type = 'repository.pushed')`,
+  );
+  const failed = await send('unrecorded');
+  expect(failed.body.errors?.[0]?.extensions.code).toBe('INTERNAL_ERROR');
+  await accept();
+  const sha = shaOf((await send('unrecorded')).body);
+  expect(sha).toMatch(/^[0-9a-f]{40}$/);
+  const [first] = await history();
+  expect(first.sha).toBe(sha);
+
+  // The answer cannot be stored: the client does not get it.
+  const keep = await refuseIn(
+    'idempotent_requests',
+    'update on idempotent_requests for each row when (new.status is not null)',
+  );
+  const unsent = await send('unstored');
+  expect([unsent.status, unsent.body.errors[0].message]).toEqual([
+    503,
+    expect.stringContaining('could not be stored'),
+  ]);
+  await keep();
+  // As if the claim had been abandoned half a minute ago.
+  await app.pool.query(`update idempotent_requests set created_at = now() - interval '1 minute'`);
+  const again = shaOf((await send('unstored')).body);
+  const all: { sha: string; message: string }[] = await history();
+  const made = all.filter(({ message }) => message.startsWith('Once'));
+  expect(made.map((one) => one.sha)).toEqual([again, sha]);
+});
+
 test('a commit adds, changes and deletes files and keeps file modes', async () => {
   await workspace.git('.', 'clone', '-q', remote(ada, 'ada/made'), 'made');
   await workspace.commit('made', {

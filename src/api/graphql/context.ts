@@ -12,6 +12,7 @@ export function createContext(services: ContextServices, req: Request, res: Resp
     viewer: req.viewer,
     requestId: req.id,
     services,
+    idempotency: req.idempotency,
     caller: callerOf(req),
     allowance: allowanceOf(services, req, res),
     /** Created on demand, because few fields use it. Node does not accept Yoga's own signal as an AbortSignal. */

@@ -15,6 +15,8 @@ import {
   claimIdempotencyKey,
   IDEMPOTENCY_KEY,
   type IdempotencyClaim,
+  NOT_STORED,
+  notStored,
 } from '../http/idempotency.ts';
 import { acceptsJson } from './accept.ts';
 import { errorResponse } from './body.ts';
@@ -82,8 +84,10 @@ export function useIdempotency({ show, ...services }: Deps): Plugin<Server, Serv
           body: replacement ? Buffer.from(await replacement.arrayBuffer()) : body,
         });
       } catch (error) {
-        // The work is done: a response that cannot be replayed is better than none.
-        services.log.error({ err: error }, 'could not store the response for its Idempotency-Key');
+        services.log.error({ err: error }, NOT_STORED);
+        if (released || status >= 500) return;
+        const failure = notStored();
+        setResponse(errorResponse(show(failure), failure, fetchAPI));
       }
     },
   };

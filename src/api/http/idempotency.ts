@@ -14,10 +14,12 @@
 import { createHash, hkdfSync, randomUUID } from 'node:crypto';
 import type { Request, RequestHandler, Response } from 'express';
 import type pg from 'pg';
-import { AppError, invalid } from '../../base/errors.ts';
+import { AppError, busy, invalid } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
 import { demandAccount } from '../../identity/permissions.ts';
 import { open, seal } from '../../platform/crypto/keys.ts';
+import type { IdempotentEffect } from '../../platform/database/idempotent-effects.ts';
+import { toErrorResponse } from '../../platform/web/error-response.ts';
 
 export const IDEMPOTENCY_KEY = 'idempotency-key';
 const IDEMPOTENCY_REPLAYED = 'Idempotency-Replayed';
@@ -30,6 +32,15 @@ const PURGE_ROWS = 1_000;
 const STORED_HEADERS = ['content-type', 'cache-control', 'location', 'allow'];
 /** Stored with errors only: their bodies contain the id as well, and both must name the request in the log. */
 const REQUEST_ID = 'x-request-id';
+
+declare global {
+  namespace Express {
+    interface Request {
+      /** Set for a request with an `Idempotency-Key`. */
+      idempotency?: Omit<IdempotentEffect, 'field'>;
+    }
+  }
+}
 
 type Row = {
   fingerprint: Buffer;
@@ -46,7 +57,7 @@ const CLAIM = `
   insert into idempotent_requests as r (owner, key, claim, fingerprint) values ($1, $2, $4, $3)
   on conflict (owner, key) do update
     set fingerprint = excluded.fingerprint, claim = excluded.claim, status = null, headers = null, body = null,
-      created_at = now()
+      effects = case when r.created_at < now() - interval '${RETENTION}' then '{}' else r.effects end, created_at = now()
     where r.created_at < now() - interval '${RETENTION}'
       or (r.status is null and r.fingerprint = $3 and r.created_at < now() - interval '${ABANDONED_AFTER}')
   returning claim`;
@@ -54,13 +65,24 @@ const FIND = `select fingerprint, status, headers, body from idempotent_requests
 const STORE = `
   update idempotent_requests set status = $4, headers = $5, body = $6
   where owner = $1 and key = $2 and claim = $3`;
-const RELEASE = `delete from idempotent_requests where owner = $1 and key = $2 and claim = $3`;
+/** A row with effects stays, so that a retry finds them. Its claim is abandoned. */
+const RELEASE = `
+  delete from idempotent_requests where owner = $1 and key = $2 and claim = $3 and effects = '{}'`;
 const RENEW = `
   update idempotent_requests set created_at = now()
   where owner = $1 and key = $2 and claim = $3 and status is null`;
 const PURGE = `
   delete from idempotent_requests where ctid = any (array(
     select ctid from idempotent_requests where created_at < now() - interval '${RETENTION}' limit ${PURGE_ROWS}))`;
+
+export const NOT_STORED = 'could not store the response for its Idempotency-Key';
+/** Headers of a response that an error takes the place of. */
+const REPLACED_HEADERS = ['Content-Length', 'ETag', 'Location'];
+
+/** A client that got the response could not replay it, and its retry would do the work twice. */
+export function notStored(): AppError {
+  return busy('The response could not be stored under the Idempotency-Key, so it is not sent', 1);
+}
 
 /** Deletes one batch of expired responses. @returns whether there may be more */
 export async function deleteExpiredResponses({ pool }: { pool: pg.Pool }): Promise<boolean> {
@@ -97,6 +119,7 @@ export async function claimIdempotencyKey(
     .digest();
   const id = [owner, key, randomUUID()];
   const { rowCount } = await pool.query(CLAIM, [owner, key, fingerprint, id[2]]);
+  req.idempotency = { owner, key, fingerprint: fingerprint.toString('hex') };
   const secret = sealingKey(req, `${owner} ${key}`);
   if (rowCount === 0) {
     const { rows } = await pool.query<Row>(FIND, [owner, key]);
@@ -191,15 +214,17 @@ export function idempotency(services: { pool: pg.Pool; log: Logger }): RequestHa
         typeof chunk === 'string'
           ? Buffer.from(chunk, encoding as BufferEncoding)
           : Buffer.from((chunk as Uint8Array) ?? '');
-      store(body)
-        // The work is done: a response that cannot be replayed is better than none.
-        .catch((error) =>
-          services.log.error(
-            { err: error },
-            'could not store the response for its Idempotency-Key',
-          ),
-        )
-        .then(() => end(...args));
+      store(body).then(
+        () => end(...args),
+        (error) => {
+          services.log.error({ err: error }, NOT_STORED);
+          if (res.statusCode >= 500) return void end(...args);
+          const { status, headers, body } = toErrorResponse(notStored(), res.req.id);
+          for (const name of REPLACED_HEADERS) res.removeHeader(name);
+          res.writeHead(status, { ...headers, 'Content-Type': 'application/json; charset=utf-8' });
+          end(JSON.stringify(body));
+        },
+      );
       return res;
     }) as typeof res.end;
   }

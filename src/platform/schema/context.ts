@@ -6,6 +6,7 @@ import type pg from 'pg';
 import type { Logger } from '../../base/log.ts';
 import type { Urls } from '../../base/urls.ts';
 import type { Db } from '../database/client.ts';
+import type { IdempotentEffect } from '../database/idempotent-effects.ts';
 import type { Bus } from '../events/bus.ts';
 import type { Caller } from '../limits/fair-semaphore.ts';
 import type { Allowance, ResponseLimiter } from '../limits/reads.ts';
@@ -25,6 +26,8 @@ export interface ContextServices {
 export interface Context {
   requestId: string;
   services: ContextServices;
+  /** Set for a request with an `Idempotency-Key`. */
+  idempotency?: Omit<IdempotentEffect, 'field'> | undefined;
   /** The account or address under which fair semaphores count this client. */
   caller: Caller;
   /** Memory allowance of the response; in an event stream, of one field of an event. */

@@ -129,6 +129,10 @@ builder.mutationField('createCommit', (t) =>
     description:
       'Adds a commit by the caller to a branch. The rules for pushes apply, including secret scanning.',
     args: { input: t.arg({ type: CreateCommitInput, ...INPUT }) },
-    resolve: (_root, { input }, context) => writing.createCommit(context.services, context, input),
+    resolve: (_root, { input }, context, { path }) => {
+      const { services, viewer, requestId, idempotency } = context;
+      const effect = idempotency && { ...idempotency, field: `${path.key}` };
+      return writing.createCommit(services, { viewer, requestId, effect }, input);
+    },
   }),
 );

@@ -28,7 +28,12 @@ type Entry = {
   undecidedUntil?: number;
 };
 
-type Queue = { entries: Entry[]; wake: () => void };
+type Queue = {
+  entries: Entry[];
+  wake: () => void;
+  /** Settles with the next attempt. */
+  attempt: PromiseWithResolvers<void>;
+};
 
 const MIN_BACKOFF_MS = 1_000;
 const MAX_BACKOFF_MS = 60_000;
@@ -76,6 +81,13 @@ export class PushRecorder {
     );
   }
 
+  /** Waits until the waiting pushes of a repository are recorded. @throws the error of the attempt */
+  async flush(id: string): Promise<void> {
+    const queue = this.#queues.get(id);
+    queue?.wake();
+    await queue?.attempt.promise;
+  }
+
   #add(id: string, pushes: readonly Omit<Entry, 'recorded'>[]): Promise<void> {
     const recorded = Promise.withResolvers<void>();
     const entries = pushes.map((push) => ({ ...push, recorded }));
@@ -85,7 +97,7 @@ export class PushRecorder {
       // Retries immediately, because a client is waiting and the fault may be over.
       queue.wake();
     } else {
-      const created: Queue = { entries, wake: () => {} };
+      const created: Queue = { entries, wake: () => {}, attempt: newAttempt() };
       this.#queues.set(id, created);
       this.#deps.git.tasks.background((signal) => this.#drain(id, created, signal));
     }
@@ -111,12 +123,16 @@ export class PushRecorder {
         await Promise.all(recordedEntries.map(({ operation }) => this.#removeNote(operation)));
         // Clients wait only for decided pushes. The note of an undecided push stays.
         for (const { recorded } of batch) recorded.resolve();
+        queue.attempt.resolve();
+        queue.attempt = newAttempt();
         backoff = MIN_BACKOFF_MS;
         if (undecidedEntries.length === 0) continue;
         if (stopping.aborted) break;
         await this.#pause(queue, UNDECIDED_RETRY_MS, stopping);
       } catch (error) {
         for (const { recorded } of queue.entries) recorded.reject(error);
+        queue.attempt.reject(error);
+        queue.attempt = newAttempt();
         log.error(
           { err: error, repository: id, retryMs: backoff },
           'could not record a push; retrying',
@@ -144,4 +160,11 @@ export class PushRecorder {
     await delay(ms, undefined, { signal }).catch(() => {});
     queue.wake = () => {};
   }
+}
+
+/** Its error is that of a push, which is logged already: there may be nobody who waits for it. */
+function newAttempt(): PromiseWithResolvers<void> {
+  const attempt = Promise.withResolvers<void>();
+  attempt.promise.catch(() => {});
+  return attempt;
 }

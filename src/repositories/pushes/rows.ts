@@ -9,6 +9,10 @@ import { newId } from '../../base/ids.ts';
 import type { ReceivedRefUpdate } from '../../git/transport/hooks.ts';
 import type { Actor } from '../../identity/audit.ts';
 import { addAuditToStatement } from '../../identity/audit.ts';
+import {
+  addEffectsToStatement,
+  type IdempotentEffect,
+} from '../../platform/database/idempotent-effects.ts';
 import { toColumnName } from '../../platform/database/keyset.ts';
 import {
   beginPipeline,
@@ -43,6 +47,8 @@ export type PushNote = {
   commands: ReceivedRefUpdate[];
   /** The updates that may start jobs. */
   triggers?: PushTrigger[];
+  /** The request with an `Idempotency-Key` that made this push, whose result is the commit of its first command. */
+  effect?: IdempotentEffect;
   /** When the push was accepted, as ISO 8601. */
   at: string;
 };
@@ -260,6 +266,12 @@ export async function writeRecord(
       name,
       details: { ref_count, refs },
     })),
+  );
+  addEffectsToStatement(
+    statement,
+    recorded.flatMap(({ effect, commands: [command] }) =>
+      effect && command ? [{ ...effect, result: command.after }] : [],
+    ),
   );
   const triggers = recorded.flatMap(({ pusher, by, commands, triggers = [] }, i) => {
     // Only those that took effect.

@@ -24,6 +24,7 @@ import { copyActor } from '../../identity/audit.ts';
 import type { Account } from '../../identity/permissions.ts';
 import type { Recheck } from '../../identity/rechecks.ts';
 import type { Db } from '../../platform/database/client.ts';
+import type { IdempotentEffect } from '../../platform/database/idempotent-effects.ts';
 import { storageExceeded, storageLeft, storageLimit } from '../../platform/limits/quotas.ts';
 import { PushReservation } from '../../platform/limits/storage.ts';
 import type { DiskSpace } from '../../platform/storage/disk-space.ts';
@@ -59,6 +60,7 @@ type PushRequest = {
   requestId: string;
   /** The permission to push, which is checked again before anything takes effect. */
   right: Pick<Recheck, 'waitForFreshCheck'>;
+  effect?: IdempotentEffect | undefined;
 };
 
 /** Time limit of the checks. A push whose checks take longer is rejected. */
@@ -75,7 +77,7 @@ const MAX_NAME_IN_MESSAGE = 300;
  */
 export async function createPushRules(
   services: Deps,
-  { repositoryId: id, by, requestId, right }: PushRequest,
+  { repositoryId: id, by, requestId, right, effect }: PushRequest,
 ): Promise<PushRules> {
   const { db, git, log, pool, pushes } = services;
   const namespaceStorage = await readNamespaceStorage(pool, id);
@@ -105,6 +107,7 @@ export async function createPushRules(
             by: copyActor(by),
             commands,
             ...(triggers.length > 0 && { triggers }),
+            ...(effect && { effect }),
             at,
           });
         return verdict;
