@@ -1,8 +1,7 @@
 /** Decides which jobs of a file a trigger starts, and in what order. Pure functions. */
 import type { NeedCondition } from '../../prisma/generated/enums.ts';
-import { matchesPattern } from '../repositories/repositories.ts';
+import { type MatchingWork, Pattern } from '../repositories/repositories.ts';
 import { type JobFile, type JobSettings, toRequest } from './file.ts';
-import type { FileJob } from './file-schema.ts';
 
 export type Trigger =
   | {
@@ -35,14 +34,15 @@ export type PlannedJob = {
  * the run. Empty if the trigger matches no job.
  * @returns names in the order of the file
  */
-export function selectJobs({ jobs }: JobFile, trigger: Trigger): string[] {
+export function selectJobs(file: JobFile, trigger: Trigger): string[] {
+  const { jobs } = file;
   const selected = new Set<string>();
   const add = (name: string) => {
     if (selected.has(name)) return;
     selected.add(name);
     for (const need of jobs.get(name)?.needs ?? []) add(need.job);
   };
-  for (const [name, job] of jobs) if (isStartedBy(name, job, trigger)) add(name);
+  for (const name of findStarted(file, trigger)) add(name);
   if (selected.size === 0) return [];
   for (let isGrowing = true; isGrowing; ) {
     isGrowing = false;
@@ -56,38 +56,99 @@ export function selectJobs({ jobs }: JobFile, trigger: Trigger): string[] {
   return [...jobs.keys()].filter((name) => selected.has(name));
 }
 
-function isStartedBy(name: string, { on }: FileJob, trigger: Trigger): boolean {
+/** The jobs that the trigger starts by itself. */
+function findStarted({ jobs }: JobFile, trigger: Trigger): string[] {
+  const matcher = new FilterMatcher();
+  const names = [...jobs.keys()];
+  const onOf = (name: string) => jobs.get(name)?.on;
   switch (trigger.kind) {
     case 'push': {
-      if (!on?.push) return false;
-      const { branches, paths } = on.push === true ? {} : on.push;
-      if (branches && !matchesAny(branches, trigger.branch, matchesPattern)) return false;
-      const changed = trigger.paths;
-      return !paths || !changed || changed.some((path) => matchesAny(paths, path, matchesPath));
+      const filterOf = (name: string) => {
+        const push = onOf(name)?.push;
+        return push === true ? {} : push;
+      };
+      const ofBranch = names.filter((name) => {
+        const filter = filterOf(name);
+        return filter && (!filter.branches || matcher.matches(filter.branches, trigger.branch));
+      });
+      return matcher.selectByPaths(ofBranch, (name) => filterOf(name)?.paths, trigger.paths);
     }
     case 'tag':
-      return on?.tag !== undefined && matchesAny(on.tag, trigger.tag, matchesPattern);
+      return names.filter((name) => matcher.matches(onOf(name)?.tag ?? [], trigger.tag));
     case 'manual':
-      return on?.manual === true && (trigger.job === null || trigger.job === name);
+      return names.filter((name) => onOf(name)?.manual && (trigger.job ?? name) === name);
     case 'schedule':
-      return trigger.jobs.includes(name);
+      return names.filter((name) => trigger.jobs.includes(name));
   }
 }
 
-/** The last pattern that matches decides; one with `!` excludes. */
-function matchesAny(
-  patterns: readonly string[],
-  name: string,
-  matches: (pattern: string, name: string) => boolean,
-): boolean {
-  const last = patterns.findLast((pattern) => matches(pattern.replace(/^!/, ''), name));
-  return last !== undefined && !last.startsWith('!');
-}
+/** Takes about 50 ms. */
+const MAX_MATCHING_STEPS = 2_000_000;
 
-/** Two stars and a slash also match zero folders, unlike in patterns of branch names. */
-function matchesPath(pattern: string, path: string): boolean {
-  if (matchesPattern(pattern, path)) return true;
-  return pattern.startsWith('**/') && matchesPattern(pattern.slice('**/'.length), path);
+/**
+ * Matches the filters of one trigger. After `MAX_MATCHING_STEPS`, every filter counts as matching: a job too many is better than
+ * a missing one, or than a server that does nothing else.
+ */
+class FilterMatcher {
+  readonly #work: MatchingWork = { steps: 0 };
+  readonly #patterns = new Map<string, Pattern>();
+
+  /** Whether the patterns select the name. The last pattern that matches decides; one with `!` excludes. */
+  matches(
+    patterns: readonly string[],
+    name: string,
+    matchesOne = (text: string) => this.#patternOf(text).matches(name, this.#work),
+  ): boolean {
+    if (patterns.length === 0) return false;
+    const last = patterns.findLast(
+      (pattern) => this.#isExhausted() || matchesOne(pattern.replace(/^!/, '')),
+    );
+    return this.#isExhausted() || (last !== undefined && !last.startsWith('!'));
+  }
+
+  /**
+   * Selects the jobs whose patterns match one of the paths, each distinct pattern once for each path.
+   * @param patternsOf undefined for a job that any path starts
+   * @param paths null: unknown, so that every filter matches
+   */
+  selectByPaths(
+    names: readonly string[],
+    patternsOf: (name: string) => readonly string[] | undefined,
+    paths: readonly string[] | null,
+  ): string[] {
+    const filters = new Map(names.map((name) => [name, patternsOf(name)]));
+    const selected = new Set(names.filter((name) => !paths || !filters.get(name)));
+    for (const path of paths ?? []) {
+      if (selected.size === filters.size) break;
+      const known = new Map<string, boolean>();
+      const matchesOne = (text: string) => {
+        this.#work.steps++;
+        const matches = known.get(text) ?? this.#matchesPath(text, path);
+        known.set(text, matches);
+        return matches;
+      };
+      for (const [name, patterns = []] of filters)
+        if (!selected.has(name) && this.matches(patterns, path, matchesOne)) selected.add(name);
+    }
+    return names.filter((name) => selected.has(name));
+  }
+
+  /** Two stars and a slash also match zero folders, unlike in patterns of branch names. */
+  #matchesPath(text: string, path: string): boolean {
+    if (this.#patternOf(text).matches(path, this.#work)) return true;
+    const inRoot = text.startsWith('**/') ? text.slice('**/'.length) : null;
+    return inRoot !== null && this.#patternOf(inRoot).matches(path, this.#work);
+  }
+
+  #patternOf(text: string): Pattern {
+    const pattern = this.#patterns.get(text) ?? new Pattern(text);
+    this.#patterns.set(text, pattern);
+    return pattern;
+  }
+
+  #isExhausted(): boolean {
+    return this.#work.steps > MAX_MATCHING_STEPS;
+  }
 }
 
 /** Whether a filter of the file needs the changed paths. */

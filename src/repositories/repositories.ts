@@ -21,7 +21,7 @@ import { repositoryRows } from './rows.ts';
 import { findSnapshotCommit, snapshotRef } from './snapshots.ts';
 import { visibleTo } from './visibility.ts';
 
-export { matchesPattern, validatePattern } from './branch-patterns.ts';
+export { type MatchingWork, matchesPattern, Pattern, validatePattern } from './branch-patterns.ts';
 export {
   isProtected,
   mayPushTo,

@@ -239,6 +239,26 @@ test('an earlier push to the default branch does not replace the schedules of a 
   expect(await crons()).toEqual([{ cron: '0 2 * * *' }]);
 });
 
+test('a trigger whose claims were lost three times becomes an invalid run, and one with two a run', async () => {
+  const id = await create('lethal', FILE);
+  await push('lethal', 'HEAD');
+  const [{ sha }] = await runsOf('lethal');
+  const insert = (event: string, lostClaims: number) =>
+    app.pool.query(
+      `insert into run_triggers (id, repository_id, ref, before, after, starts_run, may_create_jobs, actor, attempts, lost_claims)
+       values ($1, $2, 'refs/heads/main', $4, $3, true, false,
+         '{"userId": null, "username": "ada", "credential": null}', $5, $5)`,
+      [event, id, sha, '0'.repeat(40), lostClaims],
+    );
+  await insert('evt_2', 2);
+  await used();
+  await insert('evt_3', 3);
+  const [, usual, invalid] = await runsOf('lethal');
+  expect(usual).toMatchObject({ status: 'WAITING_FOR_APPROVAL', problems: [] });
+  expect(invalid).toMatchObject({ status: 'INVALID', sha, jobs: [] });
+  expect(invalid.problems[0].message).toMatch(/^The server stopped 3 times/);
+});
+
 test('identity tokens name the run', async () => {
   await create(
     'claims',

@@ -68,6 +68,30 @@ test('a file is read, with defaults and combinations', () => {
   expect(third?.settings.labels).toEqual([{ key: 'branch', value: 'feature-a--curl-evil-sh' }]);
 });
 
+test('crafted filters match instead of taking minutes, and ordinary ones of a large push are exact', () => {
+  const fileOf = (patternsOf: (job: number) => string[]) =>
+    valid(
+      JSON.stringify({
+        jobs: Object.fromEntries(
+          Array.from({ length: 20 }, (_, i) => [
+            `j${i}`,
+            { on: { push: { paths: patternsOf(i) } }, command: 'echo' },
+          ]),
+        ),
+      }),
+    );
+  const names = Array.from({ length: 20 }, (_, i) => `j${i}`);
+  const push = { kind: 'push', branch: 'main' } as const;
+  const crafted = fileOf((job) => Array.from({ length: 48 }, (_, i) => `**a*a*a*${job}*${i}z*?`));
+  const deep = Array.from({ length: 1_000 }, (_, i) => `${i}${'a'.repeat(480)}`);
+  expect(selectJobs(crafted, { ...push, paths: deep })).toEqual(names);
+  const ordinary = fileOf((job) => [`services/s${job}/**`, '!**/*.md', `**/s${job}.lock`]);
+  const paths = Array.from({ length: 10_000 }, (_, i) => `services/s3/src/module/file-${i}.ts`);
+  expect(selectJobs(ordinary, { ...push, paths })).toEqual(['j3']);
+  const others = paths.map((path) => path.replace('s3', 'other'));
+  expect(selectJobs(ordinary, { ...push, paths: [...others, 'libs/s7.lock'] })).toEqual(['j7']);
+});
+
 test('a trigger selects the jobs that it matches, and what belongs to them', () => {
   const file = valid(EXAMPLE);
   const select = (trigger: Trigger) => selectJobs(file, trigger);

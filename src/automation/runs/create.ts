@@ -133,16 +133,28 @@ export async function createRun(
       if (violatesUnique(error, 'name') && tries < NAME_TRIES) continue;
       // The jobs were refused: by a quota, a secret that the branch may not use, or a setting.
       if (!claim || !(error instanceof AppError) || error.status >= 500) throw error;
-      const refused = [{ line: 1, column: 1, message: error.message }];
-      return inTransaction(services.db, async (tx) => {
-        if (!(await claim(tx))) return null;
-        const failed = { ...run, status: 'failed', plan, problems: refused } as const;
-        const id = await insertRun(tx, repository, failed);
-        await notifyReaders(tx, `runs:${repository.id}`);
-        return id;
-      });
+      const { message } = error;
+      const why = { status: 'failed', plan, message } as const;
+      return recordRunWithoutJobs(services, repository, run, why, claim);
     }
   }
+}
+
+/** Creates a run that is over and says why. @returns null if `claim` returns false */
+export async function recordRunWithoutJobs(
+  { db }: Pick<CreateDeps, 'db'>,
+  repository: RunRepository,
+  run: RunSource,
+  { message, plan = [], status }: { status: 'failed' | 'invalid'; message: string; plan?: RunPlan },
+  claim: (tx: Prisma.TransactionClient) => Promise<boolean>,
+): Promise<string | null> {
+  return inTransaction(db, async (tx) => {
+    if (!(await claim(tx))) return null;
+    const problems = [{ line: 1, column: 1, message }];
+    const id = await insertRun(tx, repository, { ...run, status, plan, problems });
+    await notifyReaders(tx, `runs:${repository.id}`);
+    return id;
+  });
 }
 
 function targetOf({ id, namespace }: RunRepository) {
@@ -154,7 +166,11 @@ export function shortRefName(ref: string): string {
   return ref.replace(/^refs\/(?:heads|tags)\//, '');
 }
 
-type RunRow = NewRun & { status: RunStatus; plan: RunPlan; problems: readonly Problem[] };
+/** What started a run, and what it runs. */
+type RunSource = Pick<NewRun, 'trigger' | 'ref' | 'commit' | 'actor' | 'rerunOfId'> &
+  Partial<Pick<NewRun, 'text' | 'keepsText'>>;
+
+type RunRow = RunSource & { status: RunStatus; plan: RunPlan; problems: readonly Problem[] };
 
 async function insertRun(
   tx: Prisma.TransactionClient,
@@ -183,7 +199,7 @@ async function insertRun(
       jobNames: plan.map(({ name }) => name),
       plan,
       problems: [...problems],
-      file: keepsText ? text : null,
+      file: (keepsText && text) || null,
       createdById: await findExistingUser(tx, actor.userId),
       actor: actor.username,
       rerunOfId: rerunOfId ?? null,

@@ -2,7 +2,8 @@
  * Makes runs of pushed refs. The row of `run_triggers` was written with the record of the push. Each server claims due rows for
  * a while; the transaction that creates the run deletes the row, so each row is used exactly once, whatever happens to
  * servers. When a server is killed, another one claims the row after the claim has expired. After an error, the row is retried
- * with growing delays. In both cases, other rows do not wait.
+ * with growing delays. In both cases, other rows do not wait. A row whose claims were lost three times may be what ended the
+ * servers, so it becomes an invalid run.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import type pg from 'pg';
@@ -24,11 +25,13 @@ import { lockRepository, type RepositoryReadDeps } from '../../repositories/repo
 import { type JobFile, readJobFile } from '../file.ts';
 import { hasPathFilters, selectJobs } from '../plan.ts';
 import { refreshSchedules } from '../schedules/schedules.ts';
-import { readChangedPaths, readRunCommit } from './commit.ts';
+import { type RunCommit, readChangedPaths, readRunCommit } from './commit.ts';
 import {
   type CreateDeps,
   createRun,
+  type NewRun,
   type RunRepository,
+  recordRunWithoutJobs,
   repositoryColumns,
   shortRefName,
 } from './create.ts';
@@ -47,10 +50,13 @@ type TriggerRow = {
   /** Set for the time of a schedule. */
   scheduleId: string | null;
   attempts: number;
+  /** Of earlier claims. */
+  lostClaims: number;
   isExpired: boolean;
 };
 
 const CLAIMED_AT_ONCE = 10;
+const MAX_LOST_CLAIMS = 3;
 const IDLE_MS = 5_000;
 
 /**
@@ -58,16 +64,19 @@ const IDLE_MS = 5_000;
  * row that is a day old, because its repository could not be read during the whole day.
  */
 const CLAIM = `
-  update run_triggers set attempts = attempts + 1, due_at = now() + interval '15 seconds' * 2 ^ least(attempts, 2)
+  update run_triggers set attempts = attempts + 1, lost_claims = lost_claims + 1,
+    due_at = now() + interval '15 seconds' * 2 ^ least(attempts, 2)
   where id in (
-    select id from run_triggers where due_at <= now() order by due_at, id limit ${CLAIMED_AT_ONCE}
+    select id from run_triggers where due_at <= now() and (lost_claims > 0) = $1 order by due_at, id limit $2
     for update skip locked)
   returning id, repository_id as "repositoryId", ref, before, after, starts_run as "startsRun",
-    may_create_jobs as "mayCreateJobs", actor, schedule_id as "scheduleId", attempts, created_at < now() - interval '1 day' as "isExpired"`;
+    may_create_jobs as "mayCreateJobs", actor, schedule_id as "scheduleId", attempts, lost_claims - 1 as "lostClaims",
+    created_at < now() - interval '1 day' as "isExpired"`;
 
 /** After an error, the row is free again after 15 s, 30 s, up to 16 minutes. */
 const POSTPONE = `
-  update run_triggers set due_at = now() + interval '15 seconds' * 2 ^ least(attempts - 1, 6) where id = $1`;
+  update run_triggers set lost_claims = lost_claims - 1, due_at = now() + interval '15 seconds' * 2 ^ least(attempts - 1, 6)
+  where id = $1`;
 
 /** Runs until disposed. */
 export function startTriggerLoop(services: TriggerDeps): AsyncDisposable {
@@ -77,11 +86,15 @@ export function startTriggerLoop(services: TriggerDeps): AsyncDisposable {
   const working = (async () => {
     for await (const _ of bus.wakes(['runs', 'database'], signal, IDLE_MS)) {
       try {
-        for (let isFull = true; isFull && !signal.aborted; ) {
+        for (let hasMore = true; hasMore && !signal.aborted; ) {
           const rows = await retryWhileUnavailable(() => claim(pool), signal);
           const ofBranches = Map.groupBy(rows, ({ repositoryId, ref }) => `${repositoryId} ${ref}`);
-          await Promise.all(ofBranches.values().map((ofBranch) => useInOrder(services, ofBranch)));
-          isFull = rows.length === CLAIMED_AT_ONCE;
+          await Promise.all(
+            ofBranches.values().map((ofBranch) => useInOrder(services, ofBranch, signal)),
+          );
+          const suspects = await retryWhileUnavailable(() => claimSuspect(pool), signal);
+          await useInOrder(services, suspects, signal);
+          hasMore = rows.length === CLAIMED_AT_ONCE || suspects.length > 0;
         }
       } catch (error) {
         if (signal.aborted) break;
@@ -99,8 +112,13 @@ export function startTriggerLoop(services: TriggerDeps): AsyncDisposable {
 }
 
 async function claim(pool: pg.Pool): Promise<TriggerRow[]> {
-  const rows = await runStatement<TriggerRow>(pool, CLAIM, []);
+  const rows = await runStatement<TriggerRow>(pool, CLAIM, [false, CLAIMED_AT_ONCE]);
   return rows.sort((a, b) => (a.id < b.id ? -1 : 1));
+}
+
+/** Claims one row with lost claims, because rows that are used together with the one that ends a server are not at fault. */
+async function claimSuspect(pool: pg.Pool): Promise<TriggerRow[]> {
+  return runStatement<TriggerRow>(pool, CLAIM, [true, 1]);
 }
 
 /** Age in seconds of the oldest trigger that was not used yet; 0 if there is none. */
@@ -114,12 +132,16 @@ export async function measureTriggerLag({ pool }: { pool: pg.Pool }): Promise<nu
 }
 
 /** Uses the rows of one branch one after the other, because `isTooEarly` postpones a row while an earlier row is unused. */
-async function useInOrder(services: TriggerDeps, rows: TriggerRow[]): Promise<void> {
-  for (const row of rows) await use(services, row);
+async function useInOrder(
+  services: TriggerDeps,
+  rows: TriggerRow[],
+  signal: AbortSignal,
+): Promise<void> {
+  for (const row of rows) await use(services, row, signal);
 }
 
-async function use(services: TriggerDeps, row: TriggerRow): Promise<void> {
-  const { log, db } = services;
+async function use(services: TriggerDeps, row: TriggerRow, signal: AbortSignal): Promise<void> {
+  const { log, db, pool } = services;
   try {
     if (row.isExpired) {
       log.error({ trigger: row.id, repository: row.repositoryId }, 'gave up a trigger of a run');
@@ -131,6 +153,7 @@ async function use(services: TriggerDeps, row: TriggerRow): Promise<void> {
       select: repositoryColumns,
     });
     if (!repository) return;
+    if (row.lostClaims >= MAX_LOST_CLAIMS) return await giveUp(services, repository, row);
     const start = row.scheduleId === null ? startForPush : startForSchedule;
     await start(services, repository, row);
   } catch (error) {
@@ -139,8 +162,42 @@ async function use(services: TriggerDeps, row: TriggerRow): Promise<void> {
       'could not create a run; retrying',
     );
     // If this fails too, the row is free again when the claim expires.
-    await runStatement(services.pool, POSTPONE, [row.id]).catch(() => {});
+    await retryWhileUnavailable(() => runStatement(pool, POSTPONE, [row.id]), signal).catch(
+      () => {},
+    );
   }
+}
+
+/** Creates an invalid run, without reading the file again. */
+async function giveUp(
+  services: TriggerDeps,
+  repository: RunRepository,
+  row: TriggerRow,
+): Promise<void> {
+  services.log.error(
+    { trigger: row.id, repository: repository.id, lostClaims: row.lostClaims },
+    'gave up a trigger of a run whose claims were lost; it may have ended servers',
+  );
+  const commit = await readRunCommit(services, repository.id, row.after || row.ref);
+  await recordRunWithoutJobs(
+    services,
+    repository,
+    { trigger: triggerOf(row), ref: row.ref, ...commitOf(row, commit), actor: row.actor },
+    {
+      status: 'invalid',
+      message: `The server stopped ${row.lostClaims} times while it read this file, so it started no jobs. Make the file simpler, or ask the operator.`,
+    },
+    (tx) => take(tx, row),
+  );
+}
+
+function triggerOf({ ref, scheduleId }: TriggerRow): 'push' | 'tag' | 'schedule' {
+  if (scheduleId !== null) return 'schedule';
+  return ref.startsWith(REF_PREFIX.tag) ? 'tag' : 'push';
+}
+
+function commitOf({ after }: TriggerRow, commit: RunCommit | null): Pick<NewRun, 'commit'> {
+  return { commit: { sha: commit?.sha ?? after, title: commit?.title ?? '' } };
 }
 
 async function startForPush(
@@ -163,9 +220,9 @@ async function startForPush(
   const isTag = row.ref.startsWith(REF_PREFIX.tag);
   const name = shortRefName(row.ref);
   const run = {
-    trigger: isTag ? ('tag' as const) : ('push' as const),
+    trigger: triggerOf(row),
     ref: row.ref,
-    commit: { sha: commit?.sha ?? row.after, title: commit?.title ?? '' },
+    ...commitOf(row, commit),
     text: row.startsRun ? (commit?.text ?? null) : null,
     select: async (file: JobFile) => {
       if (isTag) return selectJobs(file, { kind: 'tag', tag: name });
@@ -198,9 +255,9 @@ async function startForSchedule(
       })
     : null;
   const run = {
-    trigger: 'schedule' as const,
+    trigger: triggerOf(row),
     ref: row.ref,
-    commit: { sha: commit?.sha ?? '', title: commit?.title ?? '' },
+    ...commitOf(row, commit),
     text: commit ? (schedule.file ?? commit.text) : null,
     keepsText: schedule?.file != null,
     select: (file: JobFile) =>
@@ -236,7 +293,10 @@ async function isTooEarly(
   const where = { repositoryId, ref, scheduleId: null, id: { lt: id } };
   if (!(await tx.runTrigger.findFirst({ where, select: { id: true } }))) return false;
   const dueAt = new Date(Date.now() + EARLIER_MS);
-  await tx.runTrigger.updateMany({ where: { id }, data: { dueAt, attempts: { decrement: 1 } } });
+  await tx.runTrigger.updateMany({
+    where: { id },
+    data: { dueAt, attempts: { decrement: 1 }, lostClaims: { decrement: 1 } },
+  });
   return true;
 }
 

@@ -8,7 +8,7 @@ import { REF_PREFIX } from '../../git/objects/refs.ts';
 import { type ReceivedRefUpdate, type Verdict, ZERO_ID } from '../../git/transport/hooks.ts';
 import { runStatement } from '../../platform/database/statement.ts';
 import { matchesPattern } from '../branch-patterns.ts';
-import { reject } from './incoming-push.ts';
+import { createYielder, reject } from './incoming-push.ts';
 import type { EnforcedRule } from './rows.ts';
 
 const STATES: Record<CommitState, string> = {
@@ -26,16 +26,20 @@ export async function checkRequiredJobs(
   repositoryId: string,
   rules: readonly EnforcedRule[],
   commands: readonly ReceivedRefUpdate[],
+  signal: AbortSignal,
 ): Promise<Verdict> {
   const requiring = rules.filter(({ requiredJobs }) => requiredJobs.length > 0);
   if (requiring.length === 0) return { accepted: true };
-  const updates = commands.flatMap(({ ref, after }) => {
-    if (after === ZERO_ID || !ref.startsWith(REF_PREFIX.branch)) return [];
+  const updates: { branch: string; after: string; jobs: string[] }[] = [];
+  const yieldIfDue = createYielder(signal);
+  for (const { ref, after } of commands) {
+    await yieldIfDue();
+    if (after === ZERO_ID || !ref.startsWith(REF_PREFIX.branch)) continue;
     const branch = ref.slice(REF_PREFIX.branch.length);
     const matching = requiring.filter(({ pattern }) => matchesPattern(pattern, branch));
     const jobs = [...new Set(matching.flatMap(({ requiredJobs }) => requiredJobs))];
-    return jobs.length > 0 ? [{ branch, after, jobs }] : [];
-  });
+    if (jobs.length > 0) updates.push({ branch, after, jobs });
+  }
   if (updates.length === 0) return { accepted: true };
   const rows = await runStatement<StateRow>(
     pool,

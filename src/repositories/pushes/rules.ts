@@ -205,7 +205,7 @@ async function checkPush(
   try {
     const branchVerdict = await checkBranches(protection, by, commands, quarantined);
     if (!branchVerdict.accepted) return { verdict: branchVerdict, triggers: [] };
-    const jobsVerdict = await checkRequiredJobs(services, id, row.rules, commands);
+    const jobsVerdict = await checkRequiredJobs(services, id, row.rules, commands, withTimeout);
     if (!jobsVerdict.accepted) return { verdict: jobsVerdict, triggers: [] };
     const lockVerdict = await checkLocks(row.locks, incoming);
     if (!lockVerdict.accepted) return { verdict: lockVerdict, triggers: [] };
