@@ -8,6 +8,8 @@ import { Cron } from 'croner';
 const MIN_INTERVAL_MS = 5 * 60_000;
 /** Enough to see all minutes of an hour at this distance, and the step from one hour to the next. */
 const CHECKED_RUNS = 64;
+/** The hours of a day, and the step to the next day. */
+const CHECKED_MS = 25 * 60 * 60_000;
 const MAX_EXPRESSION = 100;
 const MAX_TIMEZONE = 64;
 export const DEFAULT_TIMEZONE = 'UTC';
@@ -24,20 +26,32 @@ export function cronProblem({
   const problem = (message: string) => ({ field: 'cron', message }) as const;
   if (cron.length > MAX_EXPRESSION)
     return problem(`must have at most ${MAX_EXPRESSION} characters`);
-  let runs: Date[];
+  // Croner requires both days to match then, and may search years for each time.
+  if (cron.includes('+')) return problem('must not have "+"');
   try {
-    runs = parse({ cron, timezone }).nextRuns(CHECKED_RUNS, new Date());
+    if (!parse({ cron, timezone }).nextRun()) return problem('never runs');
   } catch (error) {
     const { message } = error as Error;
     return problem(
       `is not a cron expression of five fields: ${message.replace(/^CronPattern: /, '')}`,
     );
   }
-  if (runs.length === 0) return problem('never runs');
-  const isTooOften = runs.some(
-    (run, i) => i > 0 && run.getTime() - (runs[i - 1] as Date).getTime() < MIN_INTERVAL_MS,
-  );
-  return isTooOften ? problem('must not run more often than every 5 minutes') : null;
+  return runsTooOften(cron) ? problem('must not run more often than every 5 minutes') : null;
+}
+
+/** Looks at the minutes and hours alone, because the search for rare days takes long. */
+function runsTooOften(cron: string): boolean {
+  const [minutes, hours] = cron.trim().split(/\s+/);
+  if (minutes === undefined || hours === undefined) return false; // A word such as `@daily`.
+  const daily = parse({ cron: `${minutes} ${hours} * * *`, timezone: 'UTC' });
+  let before = daily.nextRun();
+  const end = (before?.getTime() ?? 0) + CHECKED_MS;
+  for (let i = 0; before && before.getTime() < end && i < CHECKED_RUNS; i++) {
+    const next = daily.nextRun(before);
+    if (next && next.getTime() - before.getTime() < MIN_INTERVAL_MS) return true;
+    before = next;
+  }
+  return false;
 }
 
 /** The next times after `after`, of a valid expression; null if there is none. */

@@ -1,9 +1,10 @@
 /** Reads and checks `.loam/jobs.yml`. */
+import { LRUCache } from 'lru-cache';
 import type { z } from 'zod';
 import { AppError } from '../base/errors.ts';
 import { type CreateInput, checkRequest } from '../jobs/jobs.ts';
 import { validatePattern } from '../repositories/repositories.ts';
-import { cronProblem } from './cron.ts';
+import { type CronTime, cronProblem } from './cron.ts';
 import { type FileDefaults, type FileJob, fileSchema, JOBS_FILE } from './file-schema.ts';
 import {
   MAX_FILE_BYTES,
@@ -34,8 +35,21 @@ const MAX_COMBINATIONS = 256;
 const MAX_RUN_JOBS = 1_000;
 const MAX_PATH_PATTERN = 240;
 const MAX_STARS = 8;
+/** Times at which the file starts jobs, because each takes about a millisecond to check. */
+const MAX_TIMES = 20;
+/** Of the settings of all jobs, because a combination repeats the text of the file. */
+const MAX_SETTINGS_BYTES = 8 * 2 ** 20;
+
+/** A push reads the same text several times: to show its problems, and to create its run and its schedules. */
+const recent = new LRUCache<string, ReadFile>({ max: 16 });
 
 export function readJobFile(text: string): ReadFile {
+  const known = recent.get(text) ?? readAndClean(text);
+  recent.set(text, known);
+  return known;
+}
+
+function readAndClean(text: string): ReadFile {
   const { file, problems } = checkFile(text);
   // Problems repeat parts of the file, and PostgreSQL stores neither NUL nor half of a surrogate pair.
   const clean = (message: string) => message.replaceAll(/[\p{Cc}\p{Cs}]/gu, '?');
@@ -130,6 +144,8 @@ function shorten(text: string): string {
 /** The rules that a schema cannot express. */
 class FileChecker {
   readonly problems: Problem[] = [];
+  readonly #times = new Map<string, ReturnType<typeof cronProblem>>();
+  #settingsBytes = 0;
   readonly #yaml: ReadYaml;
   readonly #file: JobFile;
 
@@ -168,13 +184,27 @@ class FileChecker {
     this.#checkPatterns([...path, 'on', 'push', 'paths'], push?.paths, pathPatternProblem);
     this.#checkPatterns([...path, 'on', 'tag'], on.tag, validatePattern);
     for (const [i, schedule] of (on.schedule ?? []).entries()) {
-      const problem = cronProblem(schedule);
+      const problem = this.#checkTime(schedule);
       if (problem)
         this.#report(
           [...path, 'on', 'schedule', i, problem.field],
           `${problem.field} ${problem.message}`,
         );
     }
+  }
+
+  #checkTime(time: CronTime): ReturnType<typeof cronProblem> {
+    const key = `${time.timezone} ${time.cron}`;
+    const known = this.#times.get(key);
+    if (known !== undefined) return known;
+    // The search for a time that never comes takes the longest.
+    if (this.#times.values().some((problem) => problem !== null)) return null;
+    const problem =
+      this.#times.size < MAX_TIMES
+        ? cronProblem(time)
+        : { field: 'cron' as const, message: `is one of more than ${MAX_TIMES} times of the file` };
+    this.#times.set(key, problem);
+    return problem;
   }
 
   #checkPatterns(
@@ -247,11 +277,17 @@ class FileChecker {
   #checkRequest(name: string, job: FileJob): void {
     const { defaults } = this.#file;
     try {
+      // The longest values, because the limits of a job are also limits of lengths.
       const combination = Object.fromEntries(
-        Object.entries(job.matrix ?? {}).map(([key, [value = '']]) => [key, value]),
+        Object.entries(job.matrix ?? {}).map(([key, values]) => [
+          key,
+          values.reduce((longest, value) => (value.length > longest.length ? value : longest)),
+        ]),
       );
       const settings = toRequest({ job, defaults, branch: 'main', combination });
       checkRequest({ ...settings, namespace: 'n', name: 'n', repo: 'n/n' });
+      const bytes = Buffer.byteLength(JSON.stringify([settings, job.inputs]));
+      this.#settingsBytes += bytes * countCombinations(job.matrix ?? {});
     } catch (error) {
       if (!(error instanceof AppError)) throw error;
       const field = toSnakeCase(error.field ?? '');
@@ -299,6 +335,11 @@ class FileChecker {
       this.#report(
         ['jobs'],
         `The file has ${total} jobs with their combinations; at most ${MAX_RUN_JOBS} are allowed`,
+      );
+    if (this.#settingsBytes > MAX_SETTINGS_BYTES)
+      this.#report(
+        ['jobs'],
+        `The jobs have commands and variables of more than ${MAX_SETTINGS_BYTES / 2 ** 20} MiB with their combinations: move long commands into a file of the repository`,
       );
     for (const [name, { needs = [] }] of this.#file.jobs) {
       const own = sizes.get(name) ?? 1;

@@ -8,6 +8,7 @@ import {
   isPair,
   isScalar,
   isSeq,
+  Lexer,
   LineCounter,
   type Node,
   Parser,
@@ -20,8 +21,10 @@ export type Problem = { line: number; column: number; message: string };
 export type Path = readonly PropertyKey[];
 
 export const MAX_FILE_BYTES = 128 * 1024;
-/** The composer of the library is recursive, so deep input could overflow the stack. */
+/** The library takes quadratic time for deep input, and its composer is recursive, so the stack could overflow. */
 const MAX_DEPTH = 16;
+/** Words, signs, spaces and line ends. The library takes 50 ms for this many, and a file of 100 jobs has about 10,000. */
+const MAX_LEXEMES = 25_000;
 export const MAX_PROBLEMS = 50;
 
 export type ReadYaml = {
@@ -51,12 +54,12 @@ export function readYaml(text: string): ReadYaml {
     });
     return failed();
   }
-  const tokens = [...new Parser(lines.addNewLine).parse(text)];
-  const deep = findTooDeep(tokens);
-  if (deep !== null) {
-    report(deep, `Values must not be nested deeper than ${MAX_DEPTH} levels`);
-    return failed();
-  }
+  const { tokens, tooDeep, tooMany } = parse(text, lines);
+  if (tooDeep !== null)
+    report(tooDeep, `Values must not be nested deeper than ${MAX_DEPTH} levels`);
+  if (tooMany !== null)
+    report(tooMany, `The file must have at most ${MAX_LEXEMES} words and signs`);
+  if (problems.length > 0) return failed();
   // The library compares each key with all others to find duplicates; `checkNodes` takes linear time.
   const options = { version: '1.2', uniqueKeys: false, prettyErrors: false } as const;
   const documents = [...new Composer(options).compose(tokens, true, text.length)];
@@ -71,6 +74,36 @@ export function readYaml(text: string): ReadYaml {
     problems,
     locate: (path, isKey = false) => at(findOffset(document.contents, path, isKey)),
   };
+}
+
+type Parsed = {
+  tokens: CST.Token[];
+  /** The offsets at which the text has too much of something, or null. */
+  tooDeep: number | null;
+  tooMany: number | null;
+};
+
+/** Stops at the limits, and after enough errors. */
+function parse(text: string, lines: LineCounter): Parsed {
+  const parser = new Parser(lines.addNewLine);
+  const tokens: CST.Token[] = [];
+  let lexemes = 0;
+  let errors = 0;
+  lines.addNewLine(0);
+  for (const lexeme of new Lexer().lex(text)) {
+    for (const token of parser.next(lexeme)) {
+      tokens.push(token);
+      if (token.type === 'error') errors++;
+    }
+    lexemes++;
+    // A document and a scalar are on the stack too.
+    if (parser.stack.length > MAX_DEPTH + 2)
+      return { tokens, tooDeep: parser.offset, tooMany: null };
+    if (lexemes > MAX_LEXEMES) return { tokens, tooDeep: null, tooMany: parser.offset };
+    if (errors > MAX_PROBLEMS) break;
+  }
+  tokens.push(...parser.end());
+  return { tokens, tooDeep: findTooDeep(tokens), tooMany: null };
 }
 
 /** The offset of the first value below `MAX_DEPTH`, or null. */

@@ -221,7 +221,12 @@ test('schedules run at most every five minutes', () => {
     expect(schedule(cron)[0], cron).toContain('must not run more often');
   expect(schedule('* * * * * *')[0]).toContain('five fields');
   expect(schedule('0 0 31 2 *')[0]).toContain('never runs');
+  expect(schedule('0 0 29 2 +1#5')[0]).toContain('must not have "+"');
   expect(schedule('0 3 * * *', 'Mars/Olympus')[0]).toContain('timezone must be');
+});
+
+test('a text is read once', () => {
+  expect(readJobFile(EXAMPLE)).toBe(readJobFile(EXAMPLE));
 });
 
 test('hostile files are refused quickly', () => {
@@ -235,6 +240,31 @@ test('hostile files are refused quickly', () => {
   expect(problemsOf(laughs)[0]).toMatch(/Aliases are not supported/);
   for (const deep of ['[', '{a: ', '- ', '? ', ': '])
     expect(problemsOf(deep.repeat(20_000))).toEqual([expect.stringMatching(/nested deeper than/)]);
+  for (const many of ['- a: b\n', '- >\n', '# c\n'])
+    expect(problemsOf(many.repeat(15_000))).toEqual([expect.stringMatching(/at most 25000 words/)]);
+  for (const wrong of [']', '|1\n', '*a ]'])
+    expect(problemsOf(wrong.repeat(25_000)).length).toBeLessThanOrEqual(51);
+  // One problem, although each of the thousand times would take long to check.
+  const never = (job: number) =>
+    Array.from(
+      { length: 10 },
+      (_, i) => `{cron: "${job % 60} ${i + (job < 60 ? 0 : 10)} 31 2 *"}`,
+    ).join();
+  const schedules = Array.from({ length: 100 }, (_, i) => `on: {schedule: [${never(i)}]}`);
+  const jobsWith = (lines: string[]) =>
+    lines.map((line, i) => `  j${i}: {command: x, ${line}}`).join('\n');
+  expect(problemsOf(`jobs:\n${jobsWith(schedules)}`)).toEqual([
+    expect.stringMatching(/never runs/),
+  ]);
+  const daily = schedules.slice(0, 3).map((line) => line.replaceAll('31 2', '* *'));
+  expect(problemsOf(`jobs:\n${jobsWith(daily)}`)).toEqual([
+    expect.stringMatching(/one of more than 20 times/),
+  ]);
+  expect(
+    problemsOf(
+      `jobs: {a: {on: {manual: true}, command: ${'x'.repeat(90_000)}, matrix: {x: [${Array.from({ length: 200 }, (_, i) => i)}]}}}`,
+    ),
+  ).toEqual([expect.stringMatching(/more than 8 MiB/)]);
   expect(problemsOf('a'.repeat(200_000))).toEqual([expect.stringMatching(/larger than 128 KiB/)]);
   expect(problemsOf('a: !!js/function "x"').length).toBeGreaterThan(0);
   expect(problemsOf('jobs:\n---\njobs:')).toEqual(['2:1 The file must have one document']);
