@@ -144,3 +144,26 @@ test('a schedule of someone who may no longer create jobs waits for approval', a
     { status: 'WAITING_FOR_APPROVAL', jobs: [] },
   ]);
 });
+
+test('a push by a credential that may not create jobs takes the owner away only if it changes the file', async () => {
+  const id = await create('owned', { '.loam/jobs.yml': file('0 3 * * *') });
+  const { createAccessToken } = await ada.gql(
+    'mutation { createAccessToken(input: { name: "push-only", scopes: [REPO_WRITE] }) { token } }',
+  );
+  const limited = app.client(`Bearer ${createAccessToken.token}`);
+  const ownerAfter = async (files: Record<string, string>) => {
+    await workspace.commit('owned', files);
+    await workspace.git('owned', 'push', '-q', remote(limited, 'ada/owned'), 'HEAD:main');
+    await used();
+    const { rows } = await app.pool.query(
+      'select u.username from schedules s left join users u on u.id = s.created_by_id where repository_id = $1',
+      [id],
+    );
+    return rows.map(({ username }) => username);
+  };
+  expect(await ownerAfter({ 'README.md': 'Hello' })).toEqual(['ada']);
+  const other = file('0 3 * * *').replace('echo', 'env');
+  expect(await ownerAfter({ '.loam/jobs.yml': other })).toEqual([null]);
+  // A push without a change does not give it back.
+  expect(await ownerAfter({ 'README.md': 'Hi' })).toEqual([null]);
+});

@@ -18,6 +18,7 @@ import {
   readScheduleOwner,
 } from '../../identity/authenticate.ts';
 import type { Account } from '../../identity/permissions.ts';
+import { inTransaction } from '../../platform/database/client.ts';
 import { retryWhileUnavailable } from '../../platform/database/outage.ts';
 import { runStatement } from '../../platform/database/statement.ts';
 import type { Bus } from '../../platform/events/bus.ts';
@@ -145,7 +146,10 @@ async function use(services: TriggerDeps, row: TriggerRow, signal: AbortSignal):
   try {
     if (row.isExpired) {
       log.error({ trigger: row.id, repository: row.repositoryId }, 'gave up a trigger of a run');
-      await db.runTrigger.deleteMany({ where: { id: row.id } });
+      await inTransaction(db, async (tx) => {
+        await dropScheduleOwner(tx, row);
+        await take(tx, row);
+      });
       return;
     }
     const repository = await db.repository.findUnique({
@@ -168,6 +172,16 @@ async function use(services: TriggerDeps, row: TriggerRow, signal: AbortSignal):
   }
 }
 
+/** Whether the file differs from that of the commit to which the branch pointed before. */
+async function changesFile(
+  services: TriggerDeps,
+  { repositoryId, before }: TriggerRow,
+  commit: RunCommit | null,
+): Promise<boolean> {
+  if (before === ZERO_ID || !commit) return true;
+  return (await readRunCommit(services, repositoryId, before))?.text !== commit.text;
+}
+
 /** Creates an invalid run, without reading the file again. */
 async function giveUp(
   services: TriggerDeps,
@@ -187,8 +201,18 @@ async function giveUp(
       status: 'invalid',
       message: `The server stopped ${row.lostClaims} times while it read this file, so it started no jobs. Make the file simpler, or ask the operator.`,
     },
-    (tx) => take(tx, row),
+    async (tx) => {
+      await dropScheduleOwner(tx, row);
+      return take(tx, row);
+    },
   );
+}
+
+/** The push may have changed the file, so the schedules start nothing in the name of the one who pushed it before. */
+async function dropScheduleOwner(tx: Prisma.TransactionClient, row: TriggerRow): Promise<void> {
+  if (row.scheduleId !== null || !(await isOfDefaultBranch(tx, row))) return;
+  const where = { repositoryId: row.repositoryId, name: null };
+  await tx.schedule.updateMany({ where, data: { createdById: null } });
 }
 
 function triggerOf({ ref, scheduleId }: TriggerRow): 'push' | 'tag' | 'schedule' {
@@ -207,13 +231,14 @@ async function startForPush(
 ): Promise<void> {
   const commit = await readRunCommit(services, repository.id, row.after);
   const creator = row.mayCreateJobs ? await readAccount(services.pool, row.actor) : null;
+  const keepsOwner = creator === null && !(await changesFile(services, row, commit));
   const claim = async (tx: Prisma.TransactionClient) => {
     const isOfDefault = await isOfDefaultBranch(tx, row);
     if (isOfDefault && (await isTooEarly(tx, row))) return false;
     if (!(await take(tx, row))) return false;
     if (isOfDefault) {
       const { file } = commit?.text == null ? { file: null } : readJobFile(commit.text);
-      await refreshSchedules(tx, repository, { file, creator });
+      await refreshSchedules(tx, repository, { file, creator, keepsOwner });
     }
     return true;
   };

@@ -141,15 +141,18 @@ export async function deleteSchedule(
   return id;
 }
 
+type RefreshedFile = { file: JobFile | null; creator: Account | null; keepsOwner: boolean };
+
 /**
  * Takes over the schedules of the file on the default branch. A schedule that the file had before keeps its next time, so that
  * a push does not skip it.
- * @param creator null if the pusher may not create jobs: runs of new schedules wait for approval
+ * @param creator null if the pusher may not create jobs: runs of the schedules wait for approval
+ * @param keepsOwner such a pusher did not change the file, so the schedules stay in the name of whoever did
  */
 export async function refreshSchedules(
   tx: Prisma.TransactionClient,
   repository: Pick<RunRepository, 'id'>,
-  { file, creator }: { file: JobFile | null; creator: Account | null },
+  { file, creator, keepsOwner }: RefreshedFile,
 ): Promise<void> {
   const repositoryId = repository.id;
   const times = new Map<string, CronTime & { jobNames: string[] }>();
@@ -166,7 +169,8 @@ export async function refreshSchedules(
     const time = times.get(`${timezone} ${cron}`);
     if (!time) await tx.schedule.delete({ where: { id } });
     else {
-      await tx.schedule.update({ where: { id }, data: { jobNames: time.jobNames, createdById } });
+      const owner = keepsOwner ? {} : { createdById };
+      await tx.schedule.update({ where: { id }, data: { jobNames: time.jobNames, ...owner } });
       times.delete(`${timezone} ${cron}`);
     }
   }
