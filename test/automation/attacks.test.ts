@@ -205,7 +205,7 @@ test('the status of a matrix does not become success when the job that did not s
     return rows;
   };
   await eventually(async () =>
-    expect(await state()).toEqual([{ state: 'error', description: '1 of 2 deleted' }]),
+    expect(await state()).toEqual([{ state: 'error', description: '1 of 2 cancelled' }]),
   );
 });
 

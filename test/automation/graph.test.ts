@@ -264,6 +264,37 @@ test('a cancelled run is cancelled, and can be followed', async () => {
   expect((await ended('hold')).status).toBe('CANCELLED');
 });
 
+test('a run keeps how its jobs ended when they are deleted', async () => {
+  const sha = await create(
+    'kept',
+    `jobs:
+  flaky: { on: { push: true }, matrix: { command: [echo, exit 3] }, command: matrix }
+  solid: { on: { push: true }, matrix: { command: [echo, echo 2] }, command: matrix }
+  deploy: { needs: [flaky], command: echo }
+`,
+  );
+  const run = await ended('kept');
+  const before = await statusesOf('kept', sha);
+  expect(before).toMatchObject({ flaky: { state: 'FAILURE' }, solid: { state: 'SUCCESS' } });
+  const DELETE = 'mutation ($input: DeleteJobInput!) { deleteJob(input: $input) { id } }';
+  for (const name of ['flaky-1-2', 'solid-1-1'])
+    await eventually(() => ada.gql(DELETE, { input: { namespace: 'ada', name } }));
+  await eventually(async () => {
+    const { rows } = await app.pool.query('select from job_changes');
+    expect(rows).toEqual([]);
+  });
+  expect(await ended('kept')).toMatchObject({
+    ...{ status: 'FAILED', startedAt: run.startedAt, completedAt: run.completedAt },
+  });
+  expect(await statusesOf('kept', sha)).toEqual(before);
+  const { rerunRun } = await ada.gql(RERUN, { input: { id: run.id, failedOnly: true } });
+  expect(rerunRun.run.jobs.map(({ runJob }: { runJob: string }) => runJob)).toEqual([
+    'flaky',
+    'flaky',
+    'deploy',
+  ]);
+});
+
 test('a job that asks for a secret it may not have fails the run with the reason', async () => {
   await create('secret', 'jobs: {a: {on: {push: true}, command: echo, secrets: [NOT_THERE]}}');
   const { repository } = await eventually(async () => {

@@ -30,6 +30,7 @@ import {
   shortRefName,
   startJobs,
 } from './create.ts';
+import { listSucceeded, readJobResults } from './results.ts';
 import { updateRuns } from './update.ts';
 
 type Deps = CreateDeps & RepositoryReadDeps;
@@ -213,15 +214,10 @@ export async function rerunRun<S extends Select>(
   const jobs = await services.db.job.findMany({
     // Those that ran before a transfer stay in the former namespace.
     where: { runId: id, namespaceId: repository.namespace.id },
-    select: { name: true, runJob: true, status: true, array: { select: { name: true } } },
+    select: { name: true, runJob: true, array: { select: { name: true } } },
     orderBy: { id: 'asc' },
   });
-  const succeeded = new Set(
-    run.jobNames.filter((key) => {
-      const own = jobs.filter(({ runJob }) => runJob === key);
-      return own.length > 0 && own.every(({ status }) => status === 'succeeded');
-    }),
-  );
+  const succeeded = listSucceeded(planOf(run), await readJobResults(services.db, id));
   const newId = await createRun(services, repository, {
     ...{ trigger: run.trigger, ref: run.ref, commit: run, text, keepsText: run.file !== null },
     ...{ actor: account, creator: account, rerunOfId: id },

@@ -6,15 +6,9 @@ import { runStatement } from '../../platform/database/statement.ts';
 import { notifyReaders } from '../../platform/events/outbox.ts';
 import { removeRunStatuses, reportRunStatuses } from '../../repositories/repositories.ts';
 import type { RunPlan } from './create.ts';
+import { type JobResult, readJobResults } from './results.ts';
 
-type JobRow = {
-  runJob: string;
-  status: JobStatus;
-  startedAt: Date | null;
-  completedAt: Date | null;
-};
-
-/** Updates the runs of jobs that have changed. Called in the transaction that handles the changes. */
+/** Updates the runs of jobs that have changed or were deleted. Called in the transaction that handles the changes. */
 export async function updateRuns(
   tx: Prisma.TransactionClient,
   jobIds: readonly string[],
@@ -22,7 +16,9 @@ export async function updateRuns(
   // In the order of their ids, so that two transactions cannot wait for each other.
   const runs = await runStatement<{ id: string }>(
     tx,
-    `select id from runs where id in (select run_id from jobs where id = any($1) and run_id is not null)
+    `select id from runs where id in (
+       select run_id from jobs where id = any($1) and run_id is not null
+       union all select run_id from deleted_run_jobs where job_id = any($1))
      order by id for update`,
     [[...jobIds]],
   );
@@ -31,12 +27,7 @@ export async function updateRuns(
 
 async function updateRun(tx: Prisma.TransactionClient, id: string): Promise<void> {
   const run = await tx.run.findUniqueOrThrow({ where: { id } });
-  const jobs = await runStatement<JobRow>(
-    tx,
-    `select run_job as "runJob", status, started_at as "startedAt", completed_at as "completedAt"
-     from jobs where run_id = $1`,
-    [id],
-  );
+  const jobs = await readJobResults(tx, id);
   if (jobs.length === 0) return;
   const outcomes = outcomesOf(run.plan as RunPlan, jobs);
   const status = statusOf(jobs, outcomes);
@@ -76,7 +67,7 @@ async function updateRun(tx: Prisma.TransactionClient, id: string): Promise<void
 /** Of all combinations of a job of the file. `state` is null if the job was not needed. */
 type Outcome = { state: CommitState | null; description: string };
 
-function outcomesOf(plan: RunPlan, jobs: readonly JobRow[]): Map<string, Outcome> {
+function outcomesOf(plan: RunPlan, jobs: readonly JobResult[]): Map<string, Outcome> {
   const byKey = Map.groupBy(jobs, ({ runJob }) => runJob);
   return new Map(
     [...byKey].map(([key, own]) => {
@@ -90,8 +81,8 @@ function outcomesOf(plan: RunPlan, jobs: readonly JobRow[]): Map<string, Outcome
   );
 }
 
-/** @param created the number of jobs with those that were deleted meanwhile, of which nobody knows how they ended */
-function outcomeOf(jobs: readonly JobRow[], created: number, isSkipped: boolean): Outcome {
+/** @param created the number of jobs; `jobs` lacks those that earlier versions of Loam deleted */
+function outcomeOf(jobs: readonly JobResult[], created: number, isSkipped: boolean): Outcome {
   const count = (...statuses: JobStatus[]) =>
     jobs.filter(({ status }) => statuses.includes(status)).length;
   const of = (number: number, what: string) =>
@@ -113,7 +104,7 @@ function outcomeOf(jobs: readonly JobRow[], created: number, isSkipped: boolean)
   return { state: 'success', description: of(jobs.length, 'succeeded') };
 }
 
-function statusOf(jobs: readonly JobRow[], outcomes: ReadonlyMap<string, Outcome>): RunStatus {
+function statusOf(jobs: readonly JobResult[], outcomes: ReadonlyMap<string, Outcome>): RunStatus {
   const has = (...statuses: JobStatus[]) => jobs.some(({ status }) => statuses.includes(status));
   if (has('running')) return 'running';
   if (has('queued')) return jobs.some(({ startedAt }) => startedAt) ? 'running' : 'queued';
