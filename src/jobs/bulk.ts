@@ -116,6 +116,26 @@ export function cancelJobs(
   });
 }
 
+/**
+ * Cancels jobs that the caller has chosen and authorized, in transactions of at most `BATCH` jobs, without audit entries.
+ * @returns the number of jobs that had not ended
+ */
+export async function cancelInBatches(
+  services: Pick<BulkDeps, 'pool'>,
+  jobs: readonly { id: string; name: string }[],
+): Promise<number> {
+  const report = new Report();
+  for (let at = 0; at < jobs.length; at += BATCH)
+    await changeLocked(
+      services,
+      jobs.slice(at, at + BATCH),
+      report,
+      (status) => !isOver(status),
+      (client, locked) => cancelLockedJobs(client, locked, []),
+    );
+  return report.done;
+}
+
 /** Deletes jobs that have ended, with their logs. @throws AppError 400, 401, 403, 404 */
 export function deleteJobs(
   services: BulkDeps,
@@ -320,8 +340,8 @@ class Report {
  * @param isPossible whether the status of the locked job allows the change
  */
 async function changeLocked(
-  { pool }: BulkDeps,
-  jobs: readonly Row[],
+  { pool }: Pick<BulkDeps, 'pool'>,
+  jobs: readonly { id: string; name: string }[],
   report: Report,
   isPossible: (status: JobStatus) => boolean,
   change: (client: pg.PoolClient, jobs: LockedJob[]) => Promise<void>,

@@ -1,4 +1,4 @@
-/** Jobs of runs (`src/automation`): several jobs of one commit, which are created and cancelled together. */
+/** Jobs of runs (`src/automation`): several jobs of one commit, which are created together. */
 import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { NeedCondition, Plan } from '../../prisma/generated/enums.ts';
@@ -9,17 +9,10 @@ import type { Account } from '../identity/permissions.ts';
 import type { Db } from '../platform/database/client.ts';
 import type { CommitSource } from '../repositories/repositories.ts';
 import { resolveInputs, type Siblings } from './inputs.ts';
-import {
-  insertJobs,
-  type JobToInsert,
-  moveToCancelled,
-  prepareJob,
-  readHoldingAttempts,
-} from './jobs.ts';
+import { insertJobs, type JobToInsert, prepareJob } from './jobs.ts';
 import type { MatrixValue } from './matrix-values.ts';
 import type { checkRequest } from './request.ts';
 import type { SecretBox } from './secrets.ts';
-import { isOver, moveJob } from './state.ts';
 
 type Deps = { db: Db; pool: pg.Pool; config: Config; secretBox: SecretBox; urls: Urls };
 
@@ -103,27 +96,18 @@ function listSiblings(jobs: readonly RunJob[]): Siblings {
 }
 
 /**
- * Cancels the queued and running jobs of a run, except those that were created before the repository was transferred: they
- * belong to its former namespace. @returns the ids of the cancelled jobs
+ * Lists the queued and running jobs of a run, newest first, except those that were created before the repository was transferred:
+ * they belong to its former namespace.
  */
-export async function cancelJobsOfRun(
+export async function listOpenJobsOfRun(
   tx: Prisma.TransactionClient,
   runId: string,
   namespaceId: string,
-): Promise<string[]> {
-  const jobs = await tx.job.findMany({
+): Promise<{ id: string; name: string }[]> {
+  return tx.job.findMany({
     where: { runId, namespaceId, status: { in: ['queued', 'running'] } },
-    select: { id: true },
-    orderBy: { id: 'asc' },
+    select: { id: true, name: true },
+    // A job comes before those that it needs, so none starts because a job that it needs was cancelled.
+    orderBy: { id: 'desc' },
   });
-  const cancelled: string[] = [];
-  for (const { id } of jobs) {
-    const before = await moveJob(tx, id, async (job, now) => {
-      if (isOver(job.status)) return null;
-      const [attempt = null] = await readHoldingAttempts(tx, [job.attemptId]);
-      return moveToCancelled(attempt, now);
-    });
-    if (before) cancelled.push(id);
-  }
-  return cancelled;
 }

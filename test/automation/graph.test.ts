@@ -34,7 +34,7 @@ async function create(name: string, content: string): Promise<string> {
 }
 
 const RUN = `query ($name: String!, $number: Int!) { repository(namespace: "ada", name: $name) { run(number: $number) {
-  id status sha startedAt completedAt jobs { name runJob status progress startedAt completedAt inputs { jobName } } } } }`;
+  id status sha startedAt completedAt jobs { id name runJob status progress startedAt completedAt inputs { jobName } } } } }`;
 
 /** Waits until the run is over. */
 const ended = (name: string, number = 1) =>
@@ -318,7 +318,7 @@ test('a job that asks for a secret it may not have fails the run with the reason
   expect(errors?.[0]?.message).toContain('NOT_THERE');
 });
 
-test('a run of 768 jobs is created in one transaction', async () => {
+test('a run of 768 jobs is created in one transaction, and cancelled in batches', async () => {
   const numbers = JSON.stringify(Array.from({ length: 256 }, (_, i) => i));
   await create(
     'large',
@@ -337,4 +337,14 @@ test('a run of 768 jobs is created in one transaction', async () => {
     return found;
   });
   expect(rows).toEqual([{ jobs: 768 }]);
+  const { run } = (await ada.gql(RUN, { name: 'large', number: 1 })).repository;
+  const CANCEL = 'mutation ($id: ID!) { cancelRun(input: { id: $id }) { run { status } } }';
+  expect((await ada.gql(CANCEL, { id: run.id })).cancelRun.run.status).toBe('CANCELLED');
+  const { rows: transactions } = await app.pool.query(
+    `select count(*)::int as events from events where type = 'job.cancelled' and subject = any ($1) group by xid`,
+    [run.jobs.map(({ id }: { id: string }) => id)],
+  );
+  const sizes = transactions.map(({ events }) => events);
+  expect(sizes.reduce((sum, size) => sum + size, 0)).toBe(768);
+  expect(Math.max(...sizes)).toBeLessThanOrEqual(100);
 });

@@ -5,7 +5,8 @@ import { isId } from '../../base/ids.ts';
 import { isRefName } from '../../git/names.ts';
 import { recordAudit } from '../../identity/audit.ts';
 import { type Account, demand, demandAccount, type Viewer } from '../../identity/permissions.ts';
-import { cancelJobsOfRun } from '../../jobs/run-jobs.ts';
+import { cancelInBatches } from '../../jobs/bulk.ts';
+import { listOpenJobsOfRun } from '../../jobs/run-jobs.ts';
 import type { Db } from '../../platform/database/client.ts';
 import { inTransaction, violatesUnique } from '../../platform/database/client.ts';
 import { NEWEST_FIRST, readCursorPage } from '../../platform/database/keyset.ts';
@@ -172,21 +173,25 @@ export async function cancelRun<S extends Select>(
 ): Promise<Row<S>> {
   demandAccount(viewer);
   const { run, repository } = await findRunForAction(services.db, viewer, id, 'job.cancel');
-  await inTransaction(
-    services.db,
-    async (tx) => {
-      const { count } = await tx.run.updateMany({
-        where: { id, status: 'waiting_for_approval' },
-        data: { status: 'cancelled', completedAt: new Date() },
-      });
-      const cancelled = count > 0 ? [] : await cancelJobsOfRun(tx, id, repository.namespace.id);
-      if (count === 0 && cancelled.length === 0)
-        throw new AppError('conflict', 'The run has no jobs that could be cancelled');
-      await updateRuns(tx, cancelled);
-      await recordRunAudit(tx, viewer, 'run.cancel', run, repository);
-      await notifyReaders(tx, `runs:${repository.id}`);
-    },
-    RUN_TRANSACTION_TIMEOUT_MS,
+  const open = await inTransaction(services.db, async (tx) => {
+    const { count } = await tx.run.updateMany({
+      where: { id, status: 'waiting_for_approval' },
+      data: { status: 'cancelled', completedAt: new Date() },
+    });
+    const jobs = count > 0 ? [] : await listOpenJobsOfRun(tx, id, repository.namespace.id);
+    if (count === 0 && jobs.length === 0)
+      throw new AppError('conflict', 'The run has no jobs that could be cancelled');
+    await recordRunAudit(tx, viewer, 'run.cancel', run, repository);
+    await notifyReaders(tx, `runs:${repository.id}`);
+    return jobs;
+  });
+  await cancelInBatches(services, open);
+  // The loop that follows changes of jobs updates the run too; this is for the answer.
+  await inTransaction(services.db, (tx) =>
+    updateRuns(
+      tx,
+      open.slice(0, 1).map((job) => job.id),
+    ),
   );
   return readRun(services.db, id, select);
 }
