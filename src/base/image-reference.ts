@@ -5,6 +5,7 @@
  * and also the id of any local image. Each name is normalized as github.com/distribution/reference does, and only the
  * normalized form is used afterwards, so the image that `LOAM_IMAGES` allowed is the image that runs.
  */
+import { Pattern } from './pattern.ts';
 
 export type ImageReference = {
   /** Host of the registry in lower case, with an optional port. */
@@ -100,20 +101,11 @@ function parsePattern(pattern: string): AllowedImages | null {
   const { registry, repository } = path.startsWith('**')
     ? { registry: '', repository: path }
     : splitRegistry(path);
-  const fullName = glob(registry ? `${registry}/${repository}` : repository);
-  const [tags, digests] = [tag, digest].map((one) => (one == null ? null : glob(one)));
+  const fullName = new Pattern(registry ? `${registry}/${repository}` : repository);
+  const [tags, digests] = [tag, digest].map((one) => (one == null ? null : new Pattern(one)));
   return (image) => {
-    if (!fullName.test(`${image.registry}/${image.repository}`)) return false;
-    if (digests) return image.digest !== null && digests.test(image.digest);
-    return !tags || (image.tag !== null && tags.test(image.tag));
+    if (!fullName.matches(`${image.registry}/${image.repository}`)) return false;
+    if (digests) return image.digest !== null && digests.matches(image.digest);
+    return !tags || (image.tag !== null && tags.matches(image.tag));
   };
-}
-
-function glob(pattern: string): RegExp {
-  const parts = pattern
-    .split(/(\*+)/)
-    .map((part, i) =>
-      i % 2 === 0 ? part.replace(/[.[\]]/g, '\\$&') : part.length > 1 ? '.*' : '[^/]*',
-    );
-  return new RegExp(`^${parts.join('')}$`);
 }

@@ -87,7 +87,8 @@ const MAX_SECONDS = 253_402_300_799;
 
 function parseSignature(header: string, kind: 'author' | 'committer' | 'tagger'): Signature {
   const line = new RegExp(`^${kind} (.*)$`, 'm').exec(header)?.[1] ?? '';
-  const match = /^(.*?) ?<([^>]*)> ?(-?\d+)?/.exec(line);
+  // The name ends at the first `<`: trying each of them takes quadratic time for a line of nothing else.
+  const match = /^([^<]*?) ?<([^>]*)> ?(-?\d+)?/.exec(line);
   const seconds = Math.min(Math.max(Number(match?.[3] ?? 0), 0), MAX_SECONDS);
   return {
     name: match?.[1] ?? line,

@@ -1,0 +1,36 @@
+/** Texts of users that would take minutes if the time of reading them were not linear: the time limit of the test ends it then. */
+import { expect, test } from 'vitest';
+import { parseAllowedImages, parseImageReference } from '../../src/base/image-reference.ts';
+import { Pattern } from '../../src/base/pattern.ts';
+import { parseCommit } from '../../src/git/objects/commit.ts';
+import { parseBody } from '../../src/platform/web/request-body.ts';
+
+test('a commit whose author consists of <', () => {
+  const line = `${'<'.repeat(1_000_000)} 1 +0000`;
+  const commit = `tree ${'a'.repeat(40)}\nauthor ${line}\ncommitter ${line}\n\nMessage`;
+  expect(parseCommit('b'.repeat(40), Buffer.from(commit))).toMatchObject({ message: 'Message' });
+  const usual = commit.replaceAll(line, 'Ada  Lovelace <ada@example.com> 1 +0000');
+  expect(parseCommit('b'.repeat(40), Buffer.from(usual)).author).toEqual({
+    ...{ name: 'Ada  Lovelace', email: 'ada@example.com', date: new Date(1_000) },
+  });
+});
+
+test('the name of an image against a list with many wildcards', () => {
+  const allowed = parseAllowedImages([`registry.example.com/${'**a'.repeat(9)}/b`]);
+  const image = parseImageReference(`registry.example.com/${'a'.repeat(230)}`);
+  if (!image || 'wrong' in allowed) throw new Error('The list is valid');
+  expect(allowed(image)).toBe(false);
+});
+
+test('a name against a pattern with many wildcards', () => {
+  expect(new Pattern(`${'**a*'.repeat(60)}0?z`).matches(`${'a'.repeat(100_000)}0`)).toBe(false);
+});
+
+test('bodies with many escapes', () => {
+  const numbers = Array.from({ length: 100_000 }, (_, i) => i);
+  const text = (escaped: string) => `{"text":"${escaped}","numbers":${JSON.stringify(numbers)}}`;
+  expect(parseBody(text('\\ud83d\\ude00'))).toEqual({ text: '😀', numbers });
+  for (const half of ['\\ud83d', 'a\\ude00', '\\ud83d\\ud83d\\ude00'])
+    expect(() => parseBody(text(half))).toThrow('must not contain half of a surrogate pair');
+  expect(parseBody('{"text":"\\\\ud800"}')).toEqual({ text: '\\ud800' });
+});
