@@ -189,7 +189,7 @@ export function createAgentsRouter({
     throw busy('The disk of the server is nearly full');
   };
 
-  router.post('/:attempt/claim', identified, json, async (req, res) => {
+  router.post('/:attempt/claim', identified, ...json, async (req, res) => {
     res.json(await res.locals.session.claim(parse(claimSchema, req.body)));
   });
   router.get('/:attempt/checkout', claimed, async (_req, res) => {
@@ -202,11 +202,11 @@ export function createAgentsRouter({
   router.post('/:attempt/begin', claimed, async (_req, res) => {
     res.json(await res.locals.session.begin());
   });
-  router.put('/:attempt/log', claimed, requireDisk, frames, async (req, res) => {
+  router.put('/:attempt/log', claimed, requireDisk, ...frames, async (req, res) => {
     if (!Buffer.isBuffer(req.body)) throw invalid(null, 'The body must be frames of a log');
     res.json(await res.locals.session.appendLog(readNumber(req.query, 'offset'), req.body));
   });
-  router.post('/:attempt/report', claimed, json, (req, res) => {
+  router.post('/:attempt/report', claimed, ...json, (req, res) => {
     res.json(res.locals.session.report(parse(reportSchema, req.body)));
   });
   router.get('/:attempt/control', claimed, async (req, res) => {
@@ -219,7 +219,7 @@ export function createAgentsRouter({
     await res.locals.session.receiveOutput(String(req.query.request ?? ''), req);
     res.status(204).end();
   });
-  router.post('/:attempt/output', claimed, json, (req, res) => {
+  router.post('/:attempt/output', claimed, ...json, (req, res) => {
     const request = String(req.query.request ?? '');
     res.locals.session.failOutput(request, parse(failureSchema, req.body));
     res.status(204).end();
