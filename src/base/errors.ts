@@ -58,9 +58,14 @@ export function unprocessable(field: string, problem: string): AppError {
   return new AppError('invalid_request', `${field}: ${problem}`, { field, status: 422 });
 }
 
-/** 404. `what` is a noun such as "Repository" or "Job". */
-export function notFound(what: string): AppError {
-  return new AppError('not_found', `${what} not found`);
+/**
+ * 404.
+ * @param what a noun such as "Repository" or "Job"
+ * @param name what the request called it; left out of the message if no object can have this name
+ */
+export function notFound(what: string, name?: string | null): AppError {
+  const isShown = name != null && /^[\p{L}\p{M}\p{N}_./@+-]{1,150}$/u.test(name);
+  return new AppError('not_found', isShown ? `${what} ${name} not found` : `${what} not found`);
 }
 
 const NO_CREDENTIALS = 'No credentials were sent; send the header "Authorization: Bearer <token>"';

@@ -57,6 +57,36 @@ export const GPU_MODELS: Record<Gpu, { memoryGb: number; pricePerHour: string }>
 /** US dollars per hour for one vCPU and for one GB of memory. Disk is included. */
 export const PRICES = { cpu: '0.024', memoryGb: '0.003' } as const;
 
+export type Size = { cpu: number; memoryGb: number };
+
+/**
+ * The default vCPUs and memory, reduced to what the machine has; null: to nothing.
+ * @param given what the request has; the result fits together with it
+ */
+export function defaultSize(
+  machine: { cpus: number; memoryGb: number } | null,
+  given: { gpuCount?: number | null; cpu?: number | null; memoryGb?: number | null } = {},
+): Size {
+  const { cpus, memoryGb: machineMemory } = machine ?? {
+    cpus: HARDWARE_DEFAULTS.cpu,
+    memoryGb: HARDWARE_DEFAULTS.memoryGb,
+  };
+  const { min, max } = MEMORY_GB_PER_CPU;
+  const allowed = CPUS.filter(
+    (cpu) =>
+      cpu >= (given.gpuCount ?? 1) &&
+      (given.memoryGb == null || (given.memoryGb >= cpu * min && given.memoryGb <= cpu * max)),
+  );
+  const cpu =
+    given.cpu ??
+    allowed.findLast((each) => each <= Math.min(cpus, HARDWARE_DEFAULTS.cpu)) ??
+    allowed[0] ??
+    HARDWARE_DEFAULTS.cpu;
+  const wanted = Math.min(HARDWARE_DEFAULTS.memoryGb, Math.floor(machineMemory));
+  const memoryGb = given.memoryGb ?? Math.max(1, Math.ceil(cpu * min), Math.min(wanted, cpu * max));
+  return { cpu, memoryGb };
+}
+
 /** @throws AppError 400 for a value outside its list or range, 422 for an invalid combination */
 export function checkHardware(hardware: Hardware): void {
   const { gpu, gpuCount, cpu, memoryGb, diskGb, region } = hardware;

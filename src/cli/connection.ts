@@ -76,17 +76,34 @@ export function selectServer(
   return cloned[0] ?? credentials.default;
 }
 
-/** `LOAM_TOKEN` belongs to `LOAM_URL` where that is set: it is sent to no other server. */
 export function tokenFor(
   server: string,
   credentials: Credentials,
   options: GlobalOptions = {},
 ): string | null {
-  const token = process.env.LOAM_TOKEN?.trim();
+  const stored = credentials.servers[server]?.token ?? null;
   const url = process.env.LOAM_URL;
-  const belongs = url ? originOf(url) === server : !options.server || !credentials.servers[server];
-  if (token && belongs) return token;
-  return credentials.servers[server]?.token ?? null;
+  const belongs = url ? originOf(url) === server : !options.server || stored === null;
+  return (belongs && environmentToken()) || stored;
+}
+
+/**
+ * `LOAM_TOKEN`, which belongs to `LOAM_URL` where that is set: it is sent to no other server.
+ * @throws UsageError if no header can have it
+ */
+function environmentToken(): string | undefined {
+  const token = process.env.LOAM_TOKEN?.trim();
+  if (token && !/^[\x21-\x7e]+$/.test(token))
+    throw new UsageError('LOAM_TOKEN is not a token: it has spaces, or characters beyond ASCII.');
+  return token;
+}
+
+/** Whether commands with these options use `LOAM_TOKEN`. */
+export function isTokenOfEnvironment(options: GlobalOptions): boolean {
+  const credentials = readCredentials();
+  const token = environmentToken();
+  const server = selectServer(options, credentials) ?? '';
+  return token !== undefined && tokenFor(server, credentials, options) === token;
 }
 
 export async function openClient(server: string, token?: string): Promise<Client> {

@@ -3,6 +3,7 @@
  * `dist/cli/loam.mjs`.
  */
 import { CommanderError } from '@commander-js/extra-typings';
+import { isTokenOfEnvironment } from './connection.ts';
 import { EXIT, exitCodeOf } from './exit.ts';
 import { createProgram } from './program.ts';
 import { LoamError } from './sdk/errors.ts';
@@ -31,6 +32,10 @@ function report(error: unknown): number {
   if (program.opts().verbose && error instanceof LoamError && error.requestId)
     note(`request id: ${error.requestId}`);
   if (error instanceof LoamError && error.status === 401)
-    note(`Run "loam login" to sign in again.`);
+    note(
+      isTokenOfEnvironment(program.opts())
+        ? 'The token is that of LOAM_TOKEN. Correct this variable, or unset it to use that of "loam login".'
+        : 'Run "loam login" to sign in again.',
+    );
   return exitCodeOf(error);
 }

@@ -1,7 +1,8 @@
 /** Parsers of option values, which several commands share. Each throws a usage error that commander shows. */
 import { readFileSync } from 'node:fs';
 import { InvalidArgumentError } from '@commander-js/extra-typings';
-import type { InputArtifacts, NeededJob } from './sdk/job-input.ts';
+import type { Gpu, JobStatus, Region } from './sdk/job-info.ts';
+import { fromEnum, type InputArtifacts, type NeededJob } from './sdk/job-input.ts';
 
 export function parseCount(text: string): number {
   if (!/^\d{1,9}$/.test(text)) throw new InvalidArgumentError('It must be a whole number.');
@@ -11,6 +12,72 @@ export function parseCount(text: string): number {
 /** Collects an option such as `50,80,100`, which may be repeated. */
 export function collectCounts(text: string, before: number[] = []): number[] {
   return [...before, ...text.split(',').map(parseCount)];
+}
+
+const GPUS: Record<Gpu, true> = {
+  T4: true,
+  L4: true,
+  A100_40GB: true,
+  A100_80GB: true,
+  H100_80GB: true,
+  NONE: true,
+};
+const REGIONS: Record<Region, true> = {
+  US_EAST_1: true,
+  US_WEST_2: true,
+  EU_WEST_1: true,
+  EU_CENTRAL_1: true,
+  AP_NORTHEAST_1: true,
+};
+const STATUSES: Record<JobStatus, true> = {
+  QUEUED: true,
+  RUNNING: true,
+  SUCCEEDED: true,
+  FAILED: true,
+  TIMED_OUT: true,
+  CANCELLED: true,
+};
+
+function gpuName(gpu: Gpu): string {
+  return gpu === 'NONE' ? 'none' : gpu.replaceAll('_', '-');
+}
+
+function parseModel(text: string): Gpu {
+  return parseName(text, Object.keys(GPUS) as Gpu[], gpuName);
+}
+
+/** Checks a model and a number, such as `A100-80GB:2`. @returns the text */
+export function parseGpus(text: string): string {
+  const [model = '', count, ...more] = text.split(':');
+  parseModel(model);
+  if (more.length > 0 || (count !== undefined && !/^[1-9]\d{0,2}$/.test(count)))
+    throw new InvalidArgumentError('It must be a model and a number, such as A100-80GB:2.');
+  return text;
+}
+
+/** Collects GPU models. */
+export function collectGpus(text: string, before: readonly Gpu[] = []): Gpu[] {
+  return [...before, ...collect(text).map(parseModel)];
+}
+
+/** Checks a region. @returns the text */
+export function parseRegion(text: string): string {
+  parseName(text, Object.keys(REGIONS) as Region[], fromEnum);
+  return text;
+}
+
+/** Collects statuses of jobs. */
+export function collectStatuses(text: string, before: readonly JobStatus[] = []): JobStatus[] {
+  const parse = (name: string) =>
+    parseName(name.replaceAll('_', '-'), Object.keys(STATUSES) as JobStatus[], fromEnum);
+  return [...before, ...collect(text).map(parse)];
+}
+
+/** An amount of money, such as `5.00`. @returns the text */
+export function parseAmount(text: string): string {
+  if (!/^\d{1,10}(\.\d{1,4})?$/.test(text))
+    throw new InvalidArgumentError('It must be an amount such as 500.00.');
+  return text;
 }
 
 /** `90m`, `4h`, `2d` or a number of minutes → minutes. */
@@ -136,7 +203,7 @@ export function parseName<Value extends string>(
   values: readonly Value[],
   nameOf: (value: Value) => string,
 ): Value {
-  const found = values.find((value) => nameOf(value) === text.toLowerCase());
+  const found = values.find((value) => nameOf(value).toLowerCase() === text.toLowerCase());
   if (found === undefined)
     throw new InvalidArgumentError(`${text} must be one of ${values.map(nameOf).join(', ')}.`);
   return found;

@@ -40,7 +40,10 @@ export function createProgram(): Program {
     .option('--verbose', 'show the request id of errors')
     .addHelpText('after', EXIT_CODES)
     .showSuggestionAfterError()
-    .configureOutput({ writeErr: (text) => process.stderr.write(text) })
+    .configureOutput({
+      writeErr: (text) => process.stderr.write(text),
+      outputError: (text, write) => write(text.replace(/^error: /, 'loam: ')),
+    })
     .exitOverride() as Program;
   addSignInCommands(program);
   addRunCommand(program);

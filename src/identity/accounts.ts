@@ -60,7 +60,7 @@ export async function getNamespace<S extends Prisma.NamespaceSelect>(
     return db.namespace.findUnique({ where: { name: byName }, select });
   };
   const namespace = isPossibleNamespaceName(name) ? await read() : null;
-  if (!namespace) throw notFound('Namespace');
+  if (!namespace) throw notFound('Namespace', name);
   return namespace as NamespaceOf<S>;
 }
 
@@ -89,7 +89,7 @@ export async function resolveNamespace(on: Transaction, name: string): Promise<N
   const [namespace] = isPossibleNamespaceName(name)
     ? await runStatement<NamespaceRow>(on, text, [name.toLowerCase()])
     : [];
-  if (!namespace) throw notFound('Namespace');
+  if (!namespace) throw notFound('Namespace', name);
   return namespace;
 }
 
@@ -106,7 +106,7 @@ export async function resolveUser(
       where: { name: username.toLowerCase() },
       select: { id: true, userId: true },
     }));
-  if (!namespace || namespace.userId === null) throw notFound('User');
+  if (!namespace || namespace.userId === null) throw notFound('User', username);
   return { userId: namespace.userId, namespaceId: namespace.id };
 }
 

@@ -31,9 +31,11 @@ import {
   runStatement,
   type Transaction,
 } from '../platform/database/statement.ts';
+import type { DiskSpace } from '../platform/storage/disk-space.ts';
 import type { Storage } from '../platform/storage/storage.ts';
 import {
   type CommitSource,
+  planSnapshot,
   resolveBranch,
   resolveSnapshot,
   sourceRef,
@@ -42,14 +44,25 @@ import type { Outcome } from '../runners/runner.ts';
 import { demandValues } from '../secrets/secrets.ts';
 import { detachArtifacts, removeMarked } from './artifacts/kept.ts';
 import { insertJobs, type PreparedJob } from './dependencies/insert.ts';
-import { arrayJobName, type Need, resolveNeeds } from './dependencies/request.ts';
+import {
+  type ArrayRequest,
+  arrayJobName,
+  type Need,
+  resolveNeeds,
+} from './dependencies/request.ts';
 import { demandIdentity, toJobIdentity } from './identity.ts';
 import { type JobInput, listInputNeeds, resolveInputs } from './inputs.ts';
 import { writeNewJob } from './insert.ts';
 import { removeDeletedPages } from './logs/removal.ts';
 import type { MatrixValue } from './matrix-values.ts';
 import { jobRowReader } from './payload.ts';
-import { type CreateInput, checkRequest, isJobName, type NamedValue } from './request.ts';
+import {
+  type CreateInput,
+  checkRequest,
+  findWarnings,
+  isJobName,
+  type NamedValue,
+} from './request.ts';
 import { runSpanUntil } from './runtime.ts';
 import type { SecretBox } from './secrets.ts';
 import {
@@ -92,7 +105,7 @@ const accessColumns = {
 export type AccessRow = Row<typeof accessColumns>;
 
 /**
- * @returns the job, and `env`, whose values are never shown again
+ * @returns the job; `env`, whose values are never shown again; and a function that reads the warnings
  * @throws AppError 400, 401, 403 (permission, also for a secret, or quota), 404 (namespace, repository, branch, snapshot,
  *   job of an input), 409, 422
  */
@@ -105,12 +118,38 @@ export async function createJob<S extends Select>(
     config: Config;
     cluster: Cluster;
     secretBox: SecretBox;
+    space: DiskSpace;
     urls: Urls;
   },
   viewer: Viewer,
   input: CreateInput,
   select: S,
-): Promise<{ job: Row<S>; env: readonly NamedValue[] }> {
+): Promise<{ job: Row<S>; env: readonly NamedValue[]; warnings: () => Promise<string[]> }> {
+  const newJob = await planJob(services, viewer, input);
+  const job = await insertJob(services, viewer, newJob, select);
+  const warnings = () => findWarnings(services, newJob.request);
+  return { job, env: input.env ?? [], warnings };
+}
+
+/**
+ * Checks a request, and finds the commit and the jobs that it names.
+ * @param isUnpushed the job will run a snapshot of `repo` that the client has not pushed yet
+ * @throws AppError as `createJob`, but neither for a quota nor for a taken name
+ */
+export async function planJob(
+  services: {
+    db: Db;
+    pool: pg.Pool;
+    git: Git;
+    log: Logger;
+    config: Config;
+    cluster: Cluster;
+    space: DiskSpace;
+  },
+  viewer: Viewer,
+  input: CreateInput,
+  isUnpushed = false,
+): Promise<NewJob> {
   demandAccount(viewer);
   const namespace = await resolveNamespace(services.pool, input.namespace);
   demand(viewer, 'job.create', anyTargetIn(viewer, namespace.id));
@@ -120,16 +159,16 @@ export async function createJob<S extends Select>(
   const source =
     repo === null
       ? null
-      : snapshot == null
-        ? await resolveBranch(services, viewer, { repo, branch })
-        : await resolveSnapshot(services, viewer, { repo, snapshot });
+      : isUnpushed
+        ? await planSnapshot(services, viewer, repo)
+        : snapshot == null
+          ? await resolveBranch(services, viewer, { repo, branch })
+          : await resolveSnapshot(services, viewer, { repo, snapshot });
   const size = request.array?.size ?? 1;
   const inputs = await resolveInputs(services, viewer, namespace.id, request.inputs, { size });
   const needs = await resolveNeeds(services, viewer, namespace.id, { needs: request.needs, size });
   needs.push(...(await listInputNeeds(services, inputs, needs)));
-  const newJob = { namespace, request: { ...request, inputs, needs }, source };
-  const job = await insertJob(services, viewer, newJob, select);
-  return { job, env: input.env ?? [] };
+  return { namespace, request: { ...request, inputs, needs }, source };
 }
 
 export type NewJob = {
@@ -202,14 +241,39 @@ export async function insertJob<S extends Select>(
       return row as unknown as Row<S>;
     });
   };
-  return write().catch((error) => {
-    // The repository was deleted after its branch was read.
-    if (violatesReference(error, 'repository_id')) throw notFound('Repository');
-    if (!violatesUnique(error, 'name')) throw error;
-    const message = array
-      ? `name: a job with the name of one of ${arrayJobName(name, 0)} to ${arrayJobName(name, array.size - 1)} exists in the namespace`
-      : 'name: a job of that name exists in the namespace';
-    throw new AppError('already_exists', message, { field: 'name' });
+  return write().catch((error) => throwInsertError(error, name, array));
+}
+
+function throwInsertError(error: unknown, name: string, array: ArrayRequest | null): never {
+  // The repository was deleted after its branch was read.
+  if (violatesReference(error, 'repository_id')) throw notFound('Repository');
+  if (!violatesUnique(error, 'name')) throw error;
+  const message = array
+    ? `name: a job with the name of one of ${arrayJobName(name, 0)} to ${arrayJobName(name, array.size - 1)} exists in the namespace`
+    : `name: a job ${name} exists in the namespace`;
+  throw new AppError('already_exists', message, { field: 'name' });
+}
+
+/** Ends a transaction without an error. */
+class RolledBack extends Error {}
+
+/**
+ * Inserts the job in a transaction that is rolled back, so that everything is checked that an insert checks.
+ * @throws AppError as `insertJob`
+ */
+export async function tryInsertJob(
+  services: { db: Db; pool: pg.Pool; config: Config; secretBox: SecretBox; urls: Urls },
+  viewer: Viewer,
+  newJob: NewJob,
+): Promise<void> {
+  const { namespace, request } = newJob;
+  const { name, needs, array } = request;
+  const job = await prepareJob(services, viewer, newJob);
+  await inTransaction(services.db, async (tx) => {
+    await insertJobs(services, tx, { namespace, jobs: [{ job, needs, array }] });
+    throw new RolledBack();
+  }).catch((error) => {
+    if (!(error instanceof RolledBack)) throwInsertError(error, name, array);
   });
 }
 
@@ -288,6 +352,10 @@ export async function prepareJob(
   return { data, secrets, labels };
 }
 
+export function jobNotFound({ namespace, name }: JobKey): AppError {
+  return notFound('Job', `${namespace}/${name}`);
+}
+
 /** @throws AppError 401, 403, 404 */
 export async function getJob<S extends Select>(
   services: { db: Db; pool: pg.Pool },
@@ -300,7 +368,7 @@ export async function getJob<S extends Select>(
   // Errors about the namespace (unknown, not permitted) come first, so that they do not reveal which jobs exist.
   const namespaceId = row?.namespaceId ?? (await findNamespace(services, key.namespace)).id;
   demand(viewer, 'job.read', anyTargetIn(viewer, namespaceId));
-  if (!row) throw notFound('Job');
+  if (!row) throw jobNotFound(key);
   demand(viewer, 'job.read', row);
   return row;
 }
@@ -400,7 +468,7 @@ export async function cancelJob<S extends Select>(
       [attempt = null] = await readHoldingAttempts(tx, [job.attemptId]);
       return moveToCancelled(attempt, now);
     });
-    if (!before) throw notFound('Job');
+    if (!before) throw jobNotFound(key);
     const { name } = key;
     const namespaceIds = [namespaceId] as const;
     const author = demandAccount(viewer);
@@ -471,7 +539,7 @@ export async function deleteJob(
   const { id, namespaceId } = await findJobForAction(services, viewer, 'job.delete', key);
   const deleteRow = async (tx: Prisma.TransactionClient) => {
     const job = await lockJob(tx, id);
-    if (!job) throw notFound('Job');
+    if (!job) throw jobNotFound(key);
     if (!isOver(job.status))
       throw new AppError(
         'conflict',
@@ -543,7 +611,7 @@ export async function findJobForAction(
       where: { namespaceId_name: { namespaceId: namespace.id, name: jobName } },
       select: accessColumns,
     }));
-  if (!job) throw notFound('Job');
+  if (!job) throw jobNotFound({ namespace: name, name: jobName });
   const isOwn = job.createdById === account.userId;
   demand(viewer, action === 'job.delete' && !isOwn ? 'job.deleteAny' : minimum, job);
   return job;

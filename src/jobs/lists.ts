@@ -118,7 +118,7 @@ export async function listJobsByPage<S extends Select>(
   const request = { page, perPage };
   toOffset(request);
   demandAccount(viewer);
-  if (!isPossibleNamespaceName(namespace)) throw notFound('Namespace');
+  if (!isPossibleNamespaceName(namespace)) throw notFound('Namespace', namespace);
   const { sql } = Prisma;
   const filter = status ? sql`r.status = ${status}::"JobStatus"` : sql`true`;
   // The query returns only visible jobs, so access to the namespace can be checked after it.
@@ -133,7 +133,7 @@ export async function listJobsByPage<S extends Select>(
     select,
   };
   const found = await offsetPage<Row<S>>(table, { ...SORTINGS[sort], order }, request, query);
-  if (!found) throw notFound('Namespace');
+  if (!found) throw notFound('Namespace', namespace);
   demand(viewer, 'job.read', anyTargetIn(viewer, found.namespaceId));
   return { ...request, nodes: found.nodes, total: found.total };
 }

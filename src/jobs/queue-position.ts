@@ -6,16 +6,7 @@
  */
 import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
-import {
-  canRun,
-  describeGpus,
-  hasGpus,
-  NOT_OFFERED,
-  readLiveMachines,
-  runsImages,
-  servesRegion,
-  type WorkerCapacity,
-} from './worker-capacity.ts';
+import { describeNeed, readLiveMachines } from './worker-capacity.ts';
 
 export const positionColumns = {
   id: true,
@@ -144,40 +135,6 @@ function describePosition({ waitsFor, missing, position, estimatedStart }: Queue
   if (position === null) return `${waiting}: behind more than ${MAX_IDS} jobs`;
   const ranked = `${waiting}: ${ordinal(position)} in line`;
   return estimatedStart ? `${ranked}, ${describeDuration(+estimatedStart - Date.now())}` : ranked;
-}
-
-/** Describes the resources that a job waits for, and why no live worker has them; null if a worker has them. */
-function describeNeed(
-  job: JobRow,
-  machines: readonly WorkerCapacity[],
-): { waitsFor: string; missing: string | null } {
-  // Where all machines serve all regions, the region does not matter.
-  const hasRegions = machines.some(({ regions }) => regions !== undefined);
-  const waitsFor = describeRequest(job, hasRegions);
-  const inRegion = machines.filter((machine) => servesRegion(machine, job));
-  // It may have what the job needs, which is unknown while it takes no jobs.
-  const silent = inRegion.find(({ unavailableReason }) => unavailableReason !== undefined);
-  const notOffered = silent
-    ? `${NOT_OFFERED}, and the cluster "${silent.id}" takes no jobs now: ${silent.unavailableReason}`
-    : NOT_OFFERED;
-  const withGpus = inRegion.filter((machine) => !machine.away && hasGpus(machine, job));
-  if (withGpus.some((machine) => canRun(machine, job))) return { waitsFor, missing: null };
-  const imageServer = 'a server that runs container images';
-  if (job.image !== null && withGpus.length > 0) {
-    if (!runsImages(machines))
-      return { waitsFor: imageServer, missing: 'no worker has a container engine' };
-    if (job.gpu !== 'none' || !runsImages(inRegion))
-      return { waitsFor: `${waitsFor} on ${imageServer}`, missing: notOffered };
-  }
-  if (job.gpu === 'none' && runsImages(inRegion) && !silent)
-    return { waitsFor: imageServer, missing: 'no container engine answers' };
-  return { waitsFor, missing: notOffered };
-}
-
-function describeRequest(job: JobRow, hasRegions: boolean): string {
-  if (job.gpu !== 'none') return describeGpus(job);
-  const size = `${job.cpu} vCPUs and ${job.memoryGb} GB`;
-  return hasRegions ? `${size} in ${job.region}` : size;
 }
 
 function ordinal(n: number): string {

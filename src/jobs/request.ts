@@ -3,7 +3,15 @@
 import { posix } from 'node:path';
 import type pg from 'pg';
 import { invalid } from '../base/errors.ts';
-import { checkHardware, GPU_MODELS, GPUS, type Gpu, HARDWARE_DEFAULTS } from '../base/hardware.ts';
+import {
+  checkHardware,
+  defaultSize,
+  GPU_MODELS,
+  GPUS,
+  type Gpu,
+  HARDWARE_DEFAULTS,
+  type Size,
+} from '../base/hardware.ts';
 import { parseImageReference } from '../base/image-reference.ts';
 import { checkMoney } from '../base/money.ts';
 import { entersGitFolder } from '../git/names.ts';
@@ -13,7 +21,12 @@ import { VALUE_RULES } from '../secrets/secrets.ts';
 import { checkDependencies, type DependencyInput } from './dependencies/request.ts';
 import { checkIdentity, type IdentityInput } from './identity.ts';
 import { checkLabels, type Label } from './labels.ts';
-import { readLiveMachines } from './worker-capacity.ts';
+import {
+  describeNeed,
+  isSuitable,
+  readLiveMachines,
+  type WorkerCapacity,
+} from './worker-capacity.ts';
 
 /** An environment variable. */
 export type NamedValue = { name: string; value: string };
@@ -294,9 +307,59 @@ export type MachineSize = { cpus: number; memoryGb: number };
 
 /** Returns the size of the machine with the most vCPUs, and among equals the most memory; null without a live worker. */
 export async function findLargestMachine(services: { pool: pg.Pool }): Promise<MachineSize | null> {
-  const machines = (await readLiveMachines(services)).filter(({ away }) => !away);
-  const [largest] = machines.toSorted((a, b) => b.cpus - a.cpus || b.memoryBytes - a.memoryBytes);
+  return largestOf(await readLiveMachines(services));
+}
+
+function largestOf(machines: readonly WorkerCapacity[]): MachineSize | null {
+  const [largest] = machines
+    .filter(({ away }) => !away)
+    .toSorted((a, b) => b.cpus - a.cpus || b.memoryBytes - a.memoryBytes);
   return largest ? { cpus: largest.cpus, memoryGb: largest.memoryBytes / 2 ** 30 } : null;
+}
+
+type SizeRequest = {
+  gpu?: string | null;
+  gpuCount?: number | null;
+  region?: string | null;
+  image?: string | null;
+  cpu?: number | null;
+  memoryGb?: number | null;
+};
+
+/** Returns the default vCPUs and memory, reduced to the largest machine that can run the job. Given values stay. */
+export async function suggestSize(
+  services: { pool: pg.Pool },
+  request: SizeRequest,
+): Promise<Size> {
+  const machines = await readLiveMachines(services);
+  const hardware = {
+    gpu: request.gpu ?? 'none',
+    gpuCount: request.gpuCount ?? HARDWARE_DEFAULTS.gpuCount,
+    region: request.region ?? HARDWARE_DEFAULTS.region,
+    image: request.image ?? null,
+  };
+  const suitable = machines.filter((machine) => isSuitable(machine, hardware));
+  return defaultSize(largestOf(suitable) ?? largestOf(machines), request);
+}
+
+/** Finds what is allowed, but probably a mistake: a job that no worker can run now, or that gets less than it asks for. */
+export async function findWarnings(
+  services: { pool: pg.Pool },
+  request: Pick<
+    ReturnType<typeof checkRequest>,
+    'gpu' | 'gpuCount' | 'cpu' | 'memoryGb' | 'region' | 'image'
+  >,
+): Promise<string[]> {
+  const machines = await readLiveMachines(services);
+  const { waitsFor, missing } = describeNeed(request, machines);
+  if (missing !== null)
+    return [`No worker can run this job now. It needs ${waitsFor}: ${missing}.`];
+  const largest = largestOf(machines.filter((machine) => isSuitable(machine, request)));
+  if (!largest || (largest.cpus >= request.cpu && largest.memoryGb >= request.memoryGb)) return [];
+  const size = `${largest.cpus} vCPUs and ${Math.floor(largest.memoryGb * 10) / 10} GB`;
+  return [
+    `The largest machine for this job has ${size}. The job asks for ${request.cpu} vCPUs and ${request.memoryGb} GB, and gets no more than the machine has.`,
+  ];
 }
 
 /** Lists all GPU models in the order of the API, with their availability on live workers. */

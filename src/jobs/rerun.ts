@@ -23,15 +23,10 @@ import {
 import type { Need } from './dependencies/request.ts';
 import { readJobIdentity } from './identity.ts';
 import { demandInputs, readInputs } from './inputs.ts';
-import { findNamespace, insertJob, type JobKey } from './jobs.ts';
+import { findNextName } from './job-check.ts';
+import { findNamespace, insertJob, type JobKey, jobNotFound } from './jobs.ts';
 import { readMatrixValues } from './matrix-values.ts';
-import {
-  checkJobName,
-  checkRequest,
-  isJobName,
-  type NamedValue,
-  REQUEST_RULES,
-} from './request.ts';
+import { checkJobName, checkRequest, isJobName, type NamedValue } from './request.ts';
 import type { SecretBox } from './secrets.ts';
 
 type RerunInput = JobKey & {
@@ -119,7 +114,7 @@ export async function rerunJob<S extends Select>(
       select: settingsColumns,
       relationLoadStrategy: 'join',
     }));
-  if (!job) throw notFound('Job');
+  if (!job) throw jobNotFound(key);
   const { repositoryId } = job;
   demand(viewer, 'job.create', { namespaceId: namespace.id, repositoryId });
   const newest = newestCommit ?? false;
@@ -251,30 +246,8 @@ function toNamedValues(variables: Record<string, string>): NamedValue[] {
   return Object.entries(variables).map(([name, value]) => ({ name, value }));
 }
 
-/**
- * Finds a free name: `train-2` for a rerun of `train`, then `train-3`. The number is found by doubling and bisection, so the
- * thousandth rerun takes about twenty index lookups. If some numbers below are free, the result need not be the lowest.
- */
-async function nextName({ db }: RerunDeps, namespaceId: string, job: Settings): Promise<string> {
+/** A rerun of a rerun continues the numbers of the original. */
+function nextName(services: RerunDeps, namespaceId: string, job: Settings): Promise<string> {
   const { name, rerunOfId } = job;
-  const base = rerunOfId === null ? name : name.replace(/-\d+$/, '');
-  const nameWith = (n: number) =>
-    `${base.slice(0, REQUEST_RULES.name.maxLength - `-${n}`.length)}-${n}`;
-  const isTaken = async (n: number) =>
-    (await db.job.findUnique({
-      where: { namespaceId_name: { namespaceId, name: nameWith(n) } },
-      select: { id: true },
-    })) !== null;
-  let free = 2;
-  let taken = 1;
-  while (await isTaken(free)) {
-    taken = free;
-    free *= 2;
-  }
-  while (free - taken > 1) {
-    const middle = Math.floor((taken + free) / 2);
-    if (await isTaken(middle)) taken = middle;
-    else free = middle;
-  }
-  return nameWith(free);
+  return findNextName(services, namespaceId, rerunOfId === null ? name : name.replace(/-\d+$/, ''));
 }

@@ -9,6 +9,13 @@ export const WORKER_SILENCE_S = 60;
 
 type GpuRequest = { gpu: string; gpuCount: number };
 
+type HardwareRequest = GpuRequest & {
+  cpu: number;
+  memoryGb: number;
+  region: string;
+  image: string | null;
+};
+
 /**
  * An advertised machine. `away`: a placeholder without resources for container engines that do not answer, or a cluster that
  * takes no jobs now. `unavailableReason`: why a cluster takes none.
@@ -120,14 +127,58 @@ export function servesRegion(
   return regions === undefined || regions.includes(region);
 }
 
+/** Whether the machine can run the job when enough of it is free. */
+export function isSuitable(
+  machine: WorkerCapacity,
+  job: GpuRequest & { region: string; image?: string | null },
+): boolean {
+  return (
+    !machine.away && servesRegion(machine, job) && hasGpus(machine, job) && canRun(machine, job)
+  );
+}
+
 /** For example `a T4 in us-east-1`, or `an H100-80GB in us-east-1`. */
-export function describeGpus({ gpu, gpuCount, region }: GpuRequest & { region: string }): string {
+function describeGpus({ gpu, gpuCount, region }: GpuRequest & { region: string }): string {
   const article = /^[AHL]/.test(gpu) ? 'an' : 'a';
   return `${gpuCount > 1 ? `${gpuCount} ×` : article} ${gpu} in ${region}`;
 }
 
 /** Part of the `progress` of a job whose requested resources no worker has. */
-export const NOT_OFFERED = 'no worker offers it';
+const NOT_OFFERED = 'no worker offers it';
+
+/** Describes the resources that a job waits for, and why no live worker has them; null if a worker has them. */
+export function describeNeed(
+  job: HardwareRequest,
+  machines: readonly WorkerCapacity[],
+): { waitsFor: string; missing: string | null } {
+  // Where all machines serve all regions, the region does not matter.
+  const hasRegions = machines.some(({ regions }) => regions !== undefined);
+  const waitsFor = describeRequest(job, hasRegions);
+  if (machines.some((machine) => isSuitable(machine, job))) return { waitsFor, missing: null };
+  const inRegion = machines.filter((machine) => servesRegion(machine, job));
+  // It may have what the job needs, which is unknown while it takes no jobs.
+  const silent = inRegion.find(({ unavailableReason }) => unavailableReason !== undefined);
+  const notOffered = silent
+    ? `${NOT_OFFERED}, and the cluster "${silent.id}" takes no jobs now: ${silent.unavailableReason}`
+    : NOT_OFFERED;
+  const withGpus = inRegion.filter((machine) => !machine.away && hasGpus(machine, job));
+  const imageServer = 'a server that runs container images';
+  if (job.image !== null && withGpus.length > 0) {
+    if (!runsImages(machines))
+      return { waitsFor: imageServer, missing: 'no worker has a container engine' };
+    if (job.gpu !== 'none' || !runsImages(inRegion))
+      return { waitsFor: `${waitsFor} on ${imageServer}`, missing: notOffered };
+  }
+  if (job.gpu === 'none' && runsImages(inRegion) && !silent)
+    return { waitsFor: imageServer, missing: 'no container engine answers' };
+  return { waitsFor, missing: notOffered };
+}
+
+function describeRequest(job: HardwareRequest, hasRegions: boolean): string {
+  if (job.gpu !== 'none') return describeGpus(job);
+  const size = `${job.cpu} vCPUs and ${job.memoryGb} GB`;
+  return hasRegions ? `${size} in ${job.region}` : size;
+}
 
 /** Describes what a new job waits for, and whether any worker has it, as its first `progress`. */
 export async function describeWait(

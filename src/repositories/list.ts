@@ -111,7 +111,7 @@ export async function listRepositories<S extends Select>(
   const request = { page, perPage };
   // Called for its error: 400 if the page is out of range.
   toOffset(request);
-  if (!isPossibleKey({ namespace })) throw notFound('Namespace');
+  if (!isPossibleKey({ namespace })) throw notFound('Namespace', namespace);
   const sorting = { column: SORT_COLUMNS[sort], order, unique: sort === 'name' };
   const { table, storedCounts, ...query } = visibleRowsQuery({ db, pool }, viewer, visibility);
   const found = await offsetPage<Row<S>>(table, sorting, request, {
@@ -121,7 +121,7 @@ export async function listRepositories<S extends Select>(
     select,
   });
   // Null if the namespace does not exist; an empty namespace has an empty page.
-  if (!found) throw notFound('Namespace');
+  if (!found) throw notFound('Namespace', namespace);
   return { ...request, nodes: found.nodes, total: found.total };
 }
 

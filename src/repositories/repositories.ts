@@ -86,7 +86,9 @@ export async function getRepository<S extends Select>(
     demand(viewer, 'repository.read', accessTarget(row));
     return row;
   }
-  throw repositoryNotFound(key.id);
+  throw key.id
+    ? repositoryNotFound(key.id)
+    : notFound('Repository', `${key.namespace}/${key.name}`);
 }
 
 /** If `namespace` is given, it must be the name of the owner. */
@@ -116,7 +118,7 @@ export async function demandRepository<S extends Select>(
 
 /** A 404 error. Its message says so when a name was given instead of an id. */
 export function repositoryNotFound(id?: string | null): AppError {
-  if (!id || isId('repo', id)) return notFound('Repository');
+  if (!id || isId('repo', id)) return notFound('Repository', id);
   return new AppError('not_found', 'Repository not found: give its id (repo_…), not its name');
 }
 
@@ -253,7 +255,7 @@ export async function resolveSnapshot(
 ): Promise<CommitSource> {
   const row = await getRepository(services, viewer, parseFullName('repo', repo), nameColumns);
   const commitSha = await findSnapshotCommit(services, row.id, snapshot);
-  if (commitSha === null) throw notFound('Snapshot');
+  if (commitSha === null) throw notFound('Snapshot', snapshot);
   return {
     repositoryId: row.id,
     repo: fullName(row),
@@ -261,6 +263,22 @@ export async function resolveSnapshot(
     commitSha,
     snapshotId: snapshot,
   };
+}
+
+/**
+ * Checks that the viewer may push a snapshot to `namespace/name`.
+ * @returns the commit of a snapshot, with ids of zeros
+ * @throws AppError as `authorizeGit`
+ */
+export async function planSnapshot(
+  services: { db: Db; pool: pg.Pool; space: DiskSpace },
+  viewer: Viewer,
+  repo: string,
+): Promise<CommitSource> {
+  const key = parseFullName('repo', repo);
+  const repositoryId = await authorizeGit(services, viewer, key, 'repository.push');
+  const commitSha = '0'.repeat(40);
+  return { repositoryId, repo, branch: null, commitSha, snapshotId: '0'.repeat(32) };
 }
 
 /**
@@ -297,7 +315,7 @@ const resolveFirstBranch = defineFolderTask('tipOf', async ({ git }, dir, branch
     const commitSha = await branchTip(git.objects, dir, branch);
     if (commitSha) return { branch, commitSha };
   }
-  throw notFound('Branch');
+  throw notFound('Branch', branches[0]);
 });
 
 const nameColumns = { name: true, namespace: { select: { name: true } } } as const;

@@ -74,7 +74,7 @@ export async function setCommitStatus(
   checkContext('context', context);
   if (description) checkDescription(description);
   if (targetUrl) checkTargetUrl(targetUrl);
-  if (!(await isCommit(services, found.id, sha))) throw notFound('Commit');
+  if (!(await isCommit(services, found.id, sha))) throw notFound('Commit', sha);
   const data = {
     state,
     description: description || null,
@@ -241,7 +241,7 @@ export async function findBranchState(
   const { id, defaultBranch, visibility } = await getRepository(services, viewer, key, {});
   if (context !== undefined) checkContext('job', context);
   const sha = await branchTipOnServer(services, id, branch ?? defaultBranch);
-  if (!sha) throw notFound('Branch');
+  if (!sha) throw notFound('Branch', branch ?? defaultBranch);
   const isPublic = visibility === 'public';
   if (context === undefined) return { state: await rollupOf(services.pool, id, sha), isPublic };
   const status = await services.db.commitStatus.findUnique({

@@ -177,6 +177,8 @@ const FIELDS = [
   ['variable', 'variableNames', 'env'],
 ] as const;
 
+const FOR_ANY_JOB = 'only the refs "**" allow every job';
+
 /** Returns why a secret that exists is not for a job; null if it is. */
 function whyNotAllowed(
   { name, refs }: Stored,
@@ -189,14 +191,14 @@ function whyNotAllowed(
     return `${secret} is not for this job: its creator may not create jobs in the namespace any more`;
   if (allowsAnyJob(refs)) return null;
   if (!repository || ref === null)
-    return `${secret} is only for jobs of certain branches or tags of a repository in the namespace`;
+    return `${secret} is only for jobs of certain branches or tags of a repository in the namespace; ${FOR_ANY_JOB}`;
   const mayPush = creator === 'ref' || creator.mayPush;
   if (ref.startsWith(REF_PREFIX.tag)) {
     const tag = ref.slice(REF_PREFIX.tag.length);
     return mayPush && allowsTag(refs, tag) ? null : `${secret} is not for the tag ${tag}`;
   }
   if (!ref.startsWith(REF_PREFIX.branch))
-    return `${secret} is only for certain branches or tags, and a snapshot has none`;
+    return `${secret} is only for certain branches or tags, and a snapshot has none; ${FOR_ANY_JOB}`;
   const branch = ref.slice(REF_PREFIX.branch.length);
   const isAllowed = refs.length > 0 ? allowsBranch(refs, branch) : isProtected(repository, branch);
   if (!isAllowed)

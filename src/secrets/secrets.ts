@@ -172,7 +172,7 @@ export function deleteVariable(services: Deps, viewer: Viewer, key: Key): Promis
 async function remove(services: Deps, viewer: Viewer, kind: StoredKind, key: Key): Promise<string> {
   return change(services, viewer, key, async (tx, owner, author) => {
     const existing = isValueName(key.name) && (await findExisting(tx, kind, owner, key.name));
-    if (!existing) throw notFound(kind === 'secret' ? 'Secret' : 'Variable');
+    if (!existing) throw notFound(kind === 'secret' ? 'Secret' : 'Variable', key.name);
     await tx.storedValue.delete({ where: { id: existing.id }, select: { id: true } });
     await recordAudit(tx, author, {
       action: `${kind}.delete`,

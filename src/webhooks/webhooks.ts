@@ -97,7 +97,7 @@ export async function getWebhook({ db }: Deps, viewer: Viewer, id: string): Prom
       select: webhookColumns,
       relationLoadStrategy: 'join',
     }));
-  if (!row) throw notFound('Webhook');
+  if (!row) throw notFound('Webhook', id);
   const webhook = toWebhook(row);
   demandReadWebhook(viewer, webhook.namespaceIds);
   return webhook;
@@ -187,6 +187,6 @@ export async function lockWebhook(tx: Prisma.TransactionClient, id: string): Pro
     select: webhookColumns,
     relationLoadStrategy: 'join',
   });
-  if (!row) throw notFound('Webhook');
+  if (!row) throw notFound('Webhook', id);
   return row;
 }

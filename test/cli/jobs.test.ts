@@ -317,6 +317,34 @@ test('api sends REST and GraphQL requests, and reads all pages', async () => {
   expect([refused.code, refused.stdout]).toEqual([5, '']);
 });
 
+test('wrong values are refused in the words of the command, and what was not found is named', async () => {
+  const refused = async (...args: string[]) => {
+    const { code, stderr } = await user.run(args);
+    expect(stderr).toMatch(/^loam: /);
+    return [code, stderr];
+  };
+  expect(await refused('jobs', '--status', 'runing')).toEqual([
+    2,
+    expect.stringContaining(
+      'must be one of queued, running, succeeded, failed, timed-out, cancelled',
+    ),
+  ]);
+  expect(await refused('cancel', '--gpu', 'T5')).toEqual([
+    2,
+    expect.stringContaining('must be one of T4, L4, A100-40GB, A100-80GB, H100-80GB, none'),
+  ]);
+  expect(await refused('budget', 'set', 'abc')).toEqual([
+    2,
+    expect.stringContaining('an amount such as 500.00'),
+  ]);
+  expect(await refused('jobs', '--nonsense')).toEqual([2, expect.stringContaining('--nonsense')]);
+  expect(await refused('job', 'nothing')).toEqual([1, 'loam: Job ada/nothing not found\n']);
+  expect(await refused('jobs', '--namespace', 'nobody')).toEqual([
+    1,
+    'loam: Namespace nobody not found\n',
+  ]);
+});
+
 test('open prints addresses, and completion scripts ask the command', async () => {
   expect(await user.loam(['open', '--print'])).toBe(`${app.base}\n`);
   expect(await user.loam(['open', 'ada/a'])).toBe(`${app.base}/ada/a\n`);

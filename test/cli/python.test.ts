@@ -218,7 +218,7 @@ print(json.dumps([failed, late, ended, listed, gone]))`);
     expect.stringMatching(/^Job ada\/slow is still (QUEUED|RUNNING)$/),
     'CANCELLED',
     ['slow'],
-    ['not_found', 404, 'Job not found'],
+    ['not_found', 404, 'Job ada/failing not found'],
   ]);
 });
 

@@ -100,7 +100,7 @@ test('a clone needs no configuration of git, and keeps no credential', async () 
   const again = await user.run(['repo', 'clone', 'cloned', 'folder'], { env });
   expect([again.code, again.stderr]).toEqual([128, expect.stringContaining('already exists')]);
   const missing = await user.run(['repo', 'clone', 'ada/nothing'], { env });
-  expect([missing.code, missing.stderr]).toEqual([1, 'loam: Repository not found\n']);
+  expect([missing.code, missing.stderr]).toEqual([1, 'loam: Repository ada/nothing not found\n']);
   expect((await user.run(['repo', 'clone', 'a/b/c'], { env })).code).toBe(2);
 });
 
@@ -133,7 +133,11 @@ test('files are listed and read without a clone, byte for byte', async () => {
   expect(await user.loam(['cat', 'files', 'bom.txt'])).toBe('\ufeffline\r\n');
 
   const missing = await user.run(['cat', 'files', 'nothing']);
-  expect([missing.code, missing.stdout, missing.stderr]).toEqual([1, '', 'loam: File not found\n']);
+  expect([missing.code, missing.stdout, missing.stderr]).toEqual([
+    1,
+    '',
+    'loam: File nothing not found\n',
+  ]);
   expect((await user.run(['ls', 'files@nowhere'])).code).toBe(1);
 });
 

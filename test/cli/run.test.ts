@@ -210,6 +210,86 @@ test('outside of a clone, a repository or an image is needed', async () => {
   expect([forgot.code, forgot.stderr]).toEqual([2, expect.stringContaining('after "--"')]);
 });
 
+test('the server checks a job before the working directory is pushed', async () => {
+  const snapshots = async () => (await app.pool.query('select id from snapshots')).rows.length;
+  await user.loam(['secret', 'set', 'DEPLOY_KEY'], { cwd: clone, stdin: 'value' });
+  const before = await snapshots();
+  const refused = async (code: number, stderr: RegExp, ...args: string[]) => {
+    const result = await run(...args, '--', 'true');
+    expect([result.code, result.stdout, result.stderr], args.join(' ')).toEqual([
+      code,
+      '',
+      expect.stringMatching(stderr),
+    ]);
+    expect(result.stderr).not.toMatch(/memoryGb|gpuCount|secretNames|outputPath|enum/);
+  };
+  await refused(2, /^loam: .*'--gpu.*T5 must be one of T4, .*A100-80GB.*none/, '--gpu', 'T5');
+  await refused(2, /^loam: --gpu: must be one of 1, 2, 4, 8\n$/, '--gpu', 'T4:3');
+  await refused(
+    2,
+    /^loam: --memory: must be from 1 to 32 with 2 vCPUs/,
+    '--cpu',
+    '2',
+    '--memory=64G',
+  );
+  await refused(2, /^loam: .*'--region.*mars must be one of us-east-1, /, '--region', 'mars');
+  await refused(2, /^loam: .*'--max-cost.*amount such as/, '--max-cost', 'much');
+  await refused(2, /^loam: --use-secret: there is no secret NONE/, '--use-secret', 'NONE');
+  await refused(
+    5,
+    /^loam: --use-secret: .*loam secret set DEPLOY_KEY --keep-value --refs '\*\*'\n$/,
+    ...['--use-secret', 'DEPLOY_KEY'],
+  );
+  await refused(1, /^loam: --after: there is no job nothing/, '--after', 'nothing');
+  await refused(1, /^loam: Namespace nobody not found\n$/, '--namespace', 'nobody');
+  await refused(2, /^loam: --name: must be/, '--name', 'a b');
+  expect(await snapshots()).toBe(before);
+  await user.loam(['secret', 'set', 'DEPLOY_KEY', '--keep-value', '--refs', '**'], { cwd: clone });
+  const { code, stdout } = await run(
+    '--use-secret',
+    'DEPLOY_KEY',
+    '--',
+    'test $DEPLOY_KEY = value',
+  );
+  expect([code, stdout]).toEqual([0, '']);
+});
+
+test('a job that no worker can run is created with a warning, and none asks for more than there is', async () => {
+  const waiting = await run('--gpu', 'T4', '--name', 'waiting', '--detach', '--', 'true');
+  expect([waiting.code, waiting.stderr]).toEqual([
+    0,
+    expect.stringContaining(
+      'loam: Warning: No worker can run this job now. It needs a T4 in us-east-1: no worker offers it.\n',
+    ),
+  ]);
+  await user.loam(['cancel', 'ada/waiting']);
+  const fitting = await run('--name', 'fitting', '--detach', '--', 'true');
+  expect([fitting.code, fitting.stderr]).toEqual([0, expect.not.stringContaining('Warning')]);
+  const { cpu, memoryGb, jobOptions } = await ada
+    .gql(
+      `{ job(namespace: "ada", name: "fitting") { cpu memoryGb }
+         jobOptions { largestMachine { cpus memoryGb } } }`,
+    )
+    .then((data) => ({ ...data.job, ...data }));
+  const { largestMachine } = jobOptions;
+  expect(cpu).toBeLessThanOrEqual(Math.max(2, largestMachine.cpus));
+  expect(memoryGb).toBeLessThanOrEqual(Math.max(1, largestMachine.memoryGb));
+});
+
+test('a name that is taken gets the next number', async () => {
+  const names = [];
+  for (let i = 0; i < 3; i++)
+    names.push((await run('--name', 'again', '--detach', '--', 'true')).stdout);
+  expect(names).toEqual(['ada/again\n', 'ada/again-2\n', 'ada/again-3\n']);
+  const many = ['--name', 'many', '--array', '2', '--', 'true'];
+  expect((await run(...many)).code).toBe(0);
+  expect(await run(...many)).toMatchObject({
+    code: 0,
+    stdout: 'ada/many-2-0\n',
+    stderr: expect.stringContaining('The name many is taken. The job gets the name many-2.'),
+  });
+});
+
 test('secrets come from variables and files, and never from the command line', async () => {
   const refused = await run('--secret', 'TOKEN=abc', '--', 'true');
   expect([refused.code, refused.stderr]).toEqual([2, expect.stringContaining('--secret-file')]);
@@ -276,7 +356,6 @@ test('who may not push cannot run a snapshot, and nothing of the credential is s
   });
   expect([code, stdout], stderr).toEqual([5, '']);
   expect(stderr).not.toContain(eve.token);
-  expect(stderr).toContain('git: ');
   const env = { LOAM_URL: app.base, LOAM_TOKEN: 'loam_pat_wrong' };
   // The user name is not known, so that the command asks for it first.
   expect(
@@ -314,7 +393,10 @@ test('a snapshot that is interrupted, or finds no server, leaves nothing and cre
   const unreachable = await run('--', 'true');
   await writeFile(credentials, stored);
   await inClone('remote', 'set-url', 'origin', `${app.base}/ada/model.git`);
-  expect([unreachable.code, unreachable.stderr]).toEqual([69, expect.stringContaining('git: ')]);
+  expect([unreachable.code, unreachable.stderr]).toEqual([
+    69,
+    expect.stringContaining('Cannot reach '),
+  ]);
 });
 
 test('requests to a server that stays away are given up after a time', () => {
@@ -325,6 +407,14 @@ test('requests to a server that stays away are given up after a time', () => {
   onRetry?.(error);
   now.mockReturnValue(15_001);
   expect(() => onRetry?.(error)).toThrow(error);
+});
+
+test('a download into a folder that cannot be created ends', async () => {
+  await run('--name', 'output', '--output', 'out', '--', 'mkdir out; echo x > out/x');
+  const { code, stderr } = await user.run(['artifacts', 'get', 'ada/output', '-o', '/proc/x']);
+  expect([code, stderr]).toEqual([1, expect.stringContaining('/proc/x')]);
+  await user.loam(['artifacts', 'get', 'ada/output', '-o', 'new/deep']);
+  expect(await readdir(join(user.home, 'new/deep'))).toEqual(['x']);
 });
 
 test('a link in the download folder is not followed', async () => {

@@ -104,6 +104,43 @@ test('the browser approves a login', async () => {
   expect(await user.loam(['whoami'])).toContain('ada@example.com');
 });
 
+test('a login without a terminal says what it waits for, and ends with the life of the code', async () => {
+  const server = createServer((request, response) => {
+    const url = `http://${request.headers.host}`;
+    const started = {
+      device_code: 'd',
+      user_code: 'ABCD-EFGH',
+      verification_uri: `${url}/login/device`,
+      expires_in: 1,
+      interval: 1,
+    };
+    const isStart = request.url === '/login/device/code';
+    response.end(JSON.stringify(isStart ? started : { error: 'authorization_pending' }));
+  }).listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  await using user = await LoamUser.open();
+  // Without a scheme, an address of this machine is http.
+  const { code, stderr } = await user.run([
+    'login',
+    `127.0.0.1:${(server.address() as AddressInfo).port}`,
+  ]);
+  server.close();
+  expect([code, stderr]).toEqual([4, expect.stringContaining('has expired')]);
+  expect(stderr).toContain('Waiting up to 1s until somebody approves the code');
+  expect(stderr).toContain('--token -');
+});
+
+test('a refused token of the environment is named', async () => {
+  await using user = await LoamUser.open(ada);
+  for (const [LOAM_TOKEN, code] of [
+    ['loam_pat_wrong', 4],
+    ['two words', 2],
+  ] as const) {
+    const result = await user.run(['jobs'], { env: { LOAM_URL: app.base, LOAM_TOKEN } });
+    expect([result.code, result.stderr]).toEqual([code, expect.stringContaining('LOAM_TOKEN')]);
+  }
+});
+
 test('several servers stand side by side, and the environment names one', async () => {
   await using user = await LoamUser.open(ada);
   const elsewhere = 'https://elsewhere.example';
@@ -146,7 +183,7 @@ test('a token that no header can have is not shown', async () => {
     const { code, stdout, stderr } = await user.run(['whoami'], {
       env: { LOAM_URL: app.base, LOAM_TOKEN: token },
     });
-    expect([code, stdout, stderr]).toEqual([1, '', expect.stringContaining('ASCII')]);
+    expect([code, stdout, stderr]).toEqual([2, '', expect.stringContaining('ASCII')]);
     expect(stderr).not.toMatch(/s[eé]cret/);
   }
 });

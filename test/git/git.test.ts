@@ -156,7 +156,7 @@ test('read and push permissions', async () => {
   expect(asked.headers.get('www-authenticate')).toBe('Bearer realm="loam", Basic realm="loam"');
   expect((await ada.get('/ada/shown.git/info/refs')).status).toBe(403);
   const { stderr } = await workspace.try('.', 'clone', remote(bob, 'ada/guarded'), 'stolen');
-  expect(stderr).toContain('remote: Repository not found');
+  expect(stderr).toContain('remote: Repository ada/guarded not found');
   await workspace.git('.', 'clone', '-q', `${app.base}/ADA/Shown`, 'anonymous');
 });
 

@@ -100,7 +100,7 @@ test('an organization can be deleted when its repositories and unfinished jobs a
   expect((await ada.get('/auth/v1/repository/acme')).status).toBe(404);
   expect(await refusal(deleteOrganization(ada, 'acme'))).toEqual([
     'NOT_FOUND',
-    'Namespace not found',
+    'Namespace acme not found',
   ]);
   expect((await app.client(`API-Key ${key.key}`).get('/auth/v1/whoami')).status).toBe(401);
   expect((await ada.get(`/auth/v1/seed/webhooks/${own}`)).status).toBe(404);

@@ -1,6 +1,7 @@
 /** The options of jobs must agree with the validation of requests. */
 import { Decimal } from 'decimal.js';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { defaultSize } from '../../src/base/hardware.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { submitRaw } from '../support/submit.ts';
@@ -57,6 +58,46 @@ async function taken(more: object) {
 
 test('the options contain the size of the largest machine', () => {
   expect(options.largestMachine).toEqual({ cpus: 0, memoryGb: 0.5 });
+});
+
+test('the suggested size is that of the largest machine, and fits together with what is chosen', () => {
+  const laptop = { cpus: 4, memoryGb: 15.5 };
+  expect(defaultSize(laptop)).toEqual({ cpu: 4, memoryGb: 15 });
+  expect(defaultSize(laptop, { gpuCount: 8 })).toEqual({ cpu: 8, memoryGb: 15 });
+  expect(defaultSize(laptop, { memoryGb: 128 })).toEqual({ cpu: 8, memoryGb: 128 });
+  expect(defaultSize(laptop, { memoryGb: 1 })).toEqual({ cpu: 4, memoryGb: 1 });
+  expect(defaultSize(laptop, { cpu: 96 })).toEqual({ cpu: 96, memoryGb: 24 });
+  expect(defaultSize({ cpus: 64, memoryGb: 512 })).toEqual({ cpu: 8, memoryGb: 32 });
+  expect(defaultSize({ cpus: 1, memoryGb: 0.5 })).toEqual({ cpu: 2, memoryGb: 1 });
+  expect(defaultSize(null)).toEqual({ cpu: 8, memoryGb: 32 });
+});
+
+test('a check of a job finds what its creation would refuse, and creates nothing', async () => {
+  const input = { namespace: 'ada', name: 'checked', command: 'true', image: 'x', gpu: 'NONE' };
+  const CHECK = 'query ($input: CreateJobInput!) { checkJob(input: $input) { name warnings } }';
+  const check = async (more: object) =>
+    (await ada.gql(CHECK, { input: { ...input, ...more } })).checkJob;
+  const events = () => app.pool.query('select count(*)::int as count from events');
+  const before = (await events()).rows;
+  expect(await check({ cpu: 2, memoryGb: 4 })).toEqual({
+    name: 'checked',
+    warnings: [
+      'The largest machine for this job has 0 vCPUs and 0.5 GB. The job asks for 2 vCPUs and 4 GB, and gets no more than the machine has.',
+    ],
+  });
+  expect((await check({ gpu: 'L4' })).warnings).toEqual([
+    'No worker can run this job now. It needs an L4 in us-east-1: no worker offers it.',
+  ]);
+  const { errors } = await ada.graphql(CHECK, { input: { ...input, cpu: 3 } });
+  expect(errors?.[0]?.extensions).toMatchObject({ field: 'cpu' });
+  const setPlan = (plan: string) =>
+    app.pool.query(`update namespaces set plan = '${plan}' where name = 'ada'`);
+  await setPlan('free');
+  const many = await ada.graphql(CHECK, { input: { ...input, array: { size: 10_000 } } });
+  await setPlan('unlimited');
+  expect(many.errors?.[0]?.extensions).toMatchObject({ code: 'QUOTA_EXCEEDED' });
+  expect((await ada.get('/ada/job/checked')).status).toBe(404);
+  expect((await events()).rows).toEqual(before);
 });
 
 test('every GPU has names, memory, price and the number that workers have', () => {

@@ -109,7 +109,7 @@ test('who cannot push cannot create a snapshot, and a job of an unknown one is r
 
   const refused = async (input: object, client = ada) =>
     (await createJob({ name: 'no', repo: 'ada/guarded', ...input }, client)).errors?.[0]?.message;
-  expect(await refused({ snapshot: idOf('e') })).toBe('Snapshot not found');
+  expect(await refused({ snapshot: idOf('e') })).toBe(`Snapshot ${idOf('e')} not found`);
   expect(await refused({ snapshot: 'main' })).toMatch('snapshot: must be 32');
   expect(await refused({ snapshot: idOf('e'), branch: 'main' })).toMatch('with branch');
   expect(await refused({ snapshot: idOf('e'), repo: null, image: 'debian:12' })).toMatch(

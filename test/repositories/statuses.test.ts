@@ -204,14 +204,17 @@ describe('permissions', () => {
     expect(await refusal({ id, sha }, elsewhere)).toContain('PERMISSION_DENIED');
     expect(await refusal({ id: open.id, sha: open.sha }, elsewhere)).toBe('');
     // Names can be guessed, so a hidden repository does not exist.
-    expect(await refusal({ name: 'guarded', sha }, eve)).toBe('NOT_FOUND Repository not found');
+    expect(await refusal({ name: 'guarded', sha }, eve)).toBe(
+      'NOT_FOUND Repository ada/guarded not found',
+    );
     expect(await refusal({ name: 'open', sha: open.sha }, eve)).toContain('PERMISSION_DENIED');
     expect(await refusal({ name: 'open', sha: open.sha }, app.anonymous)).toContain(
       'AUTHENTICATION_FAILED',
     );
     // A commit of another repository.
-    expect(await refusal({ id: open.id, sha: await commit(id) })).toBe(
-      'NOT_FOUND Commit not found',
+    const elsewhereSha = await commit(id);
+    expect(await refusal({ id: open.id, sha: elsewhereSha })).toBe(
+      `NOT_FOUND Commit ${elsewhereSha} not found`,
     );
 
     expect((await read('open', open.sha, app.anonymous)).state).toBe('SUCCESS');
@@ -304,9 +307,9 @@ describe('badges', () => {
       const { status, body } = await badge('badged', query);
       return [status, body.error.message];
     };
-    expect(await statusOf('?branch=none')).toEqual([404, 'Branch not found']);
+    expect(await statusOf('?branch=none')).toEqual([404, 'Branch none not found']);
     expect(await statusOf('?branch=nul%00')).toEqual([404, 'Branch not found']);
-    expect(await statusOf(`?branch=${sha}`)).toEqual([404, 'Branch not found']);
+    expect(await statusOf(`?branch=${sha}`)).toEqual([404, `Branch ${sha} not found`]);
     expect(await statusOf('?branch=main&branch=topic')).toEqual([
       400,
       'branch: is given more than once',

@@ -167,7 +167,7 @@ test('read and push permissions are the same as over HTTP', async () => {
   const { id } = await repository('closed');
   const url = bobs.url('ada/closed');
   const hidden = await bobs.try('.', 'clone', url, 'x');
-  expect(hidden.stderr).toContain('loam: Repository not found');
+  expect(hidden.stderr).toContain('loam: Repository ada/closed not found');
   expect(hidden.code).toBe(128);
   const missing = await bobs.try('.', 'clone', bobs.url('ada/nothing'), 'x');
   expect(missing.stderr).toBe(hidden.stderr);
@@ -238,7 +238,7 @@ test('a deploy key can read, or push to, its repository and no other', async () 
   await writer.git('deployed', 'push', '-q', 'origin', 'HEAD');
   for (const other of ['ada/other', 'ada/hello'])
     expect((await writer.try('.', 'ls-remote', writer.url(other))).stderr).toContain(
-      'Repository not found',
+      `Repository ${other} not found`,
     );
   await ada.gql(`mutation { deleteDeployKey(input: {id: "${writer.id}"}) { id } }`);
   expect((await writer.ssh([])).stderr).toContain('Permission denied');
@@ -294,7 +294,11 @@ test('git-lfs gets a URL and a token over SSH, and uploads files with them', asy
     expires_in: 3600,
   });
   const hidden = await bobs.ssh(['git-lfs-authenticate', 'ada/large.git', 'download']);
-  expect(hidden).toMatchObject({ code: 128, stdout: '', stderr: 'loam: Repository not found\n' });
+  expect(hidden).toMatchObject({
+    code: 128,
+    stdout: '',
+    stderr: 'loam: Repository ada/large not found\n',
+  });
   await adas.git('.', 'clone', '-q', adas.url('ada/large'), 'large');
   await adas.git('large', 'lfs', 'install', '--local', '--skip-smudge');
   await adas.git('large', 'lfs', 'track', '*.bin');

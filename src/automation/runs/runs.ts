@@ -115,7 +115,7 @@ async function resolveRef(services: Deps, id: string, ref: string) {
       const commit = await readRunCommit(services, id, name);
       if (commit) return { name, commit };
     }
-  throw notFound('Ref');
+  throw notFound('Ref', ref);
 }
 
 /**

@@ -2,7 +2,7 @@
 import { Option } from '@commander-js/extra-typings';
 import type { Program } from '../command.ts';
 import { connect } from '../connection.ts';
-import { collectCounts } from '../options.ts';
+import { collectCounts, parseAmount } from '../options.ts';
 import { graphql } from '../sdk/graphql.ts';
 import { demand } from '../sdk/pages.ts';
 import { note, printFields, printJson, printTable } from '../terminal.ts';
@@ -74,7 +74,7 @@ export function addBudgetCommands(program: Program): void {
   budget
     .command('set')
     .description('Limit what the jobs may cost in a month')
-    .argument('<amount>', 'the amount, such as 500.00')
+    .argument('<amount>', 'the amount, such as 500.00', parseAmount)
     .argument(...NAMESPACE)
     .addOption(
       new Option(

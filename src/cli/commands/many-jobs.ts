@@ -3,10 +3,9 @@ import type { Command, OptionValues } from '@commander-js/extra-typings';
 import type { Program } from '../command.ts';
 import { connectHere, type LocalConnection } from '../connection.ts';
 import { EXIT, UsageError } from '../exit.ts';
-import { collect, collectPairs, parseSince } from '../options.ts';
+import { collectGpus, collectPairs, collectStatuses, parseSince } from '../options.ts';
 import type { BulkResult, JobSelection } from '../sdk/bulk.ts';
-import type { JobFilter, JobStatus } from '../sdk/job-info.ts';
-import { enumOf, parseGpu } from '../sdk/job-input.ts';
+import type { Gpu, JobFilter, JobStatus } from '../sdk/job-info.ts';
 import type { Jobs } from '../sdk/jobs.ts';
 import { ask, isInteractive, note } from '../terminal.ts';
 
@@ -19,10 +18,10 @@ export function addFilters<Args extends unknown[], Options extends OptionValues>
     .option(
       '--status <status>',
       'queued, running, succeeded, failed, timed-out, cancelled',
-      collect,
+      collectStatuses,
     )
     .option('--label <key=value>', 'jobs with this label (repeatable)', collectPairs)
-    .option('--gpu <model>', 'jobs on this GPU', collect)
+    .option('--gpu <model>', 'jobs on this GPU', collectGpus)
     .option('--repo <repo>', 'jobs of this repository')
     .option('--prefix <text>', 'jobs whose names begin with this')
     .option('--before <time>', 'jobs created before this time, or 36h or 30d ago', parseSince)
@@ -31,9 +30,9 @@ export function addFilters<Args extends unknown[], Options extends OptionValues>
 
 type FilterOptions = {
   namespace?: string | undefined;
-  status?: string[] | undefined;
+  status?: JobStatus[] | undefined;
   label?: Record<string, string> | undefined;
-  gpu?: string[] | undefined;
+  gpu?: Gpu[] | undefined;
   repo?: string | undefined;
   prefix?: string | undefined;
   before?: Date | undefined;
@@ -59,8 +58,8 @@ type SelectionOptions = FilterOptions & {
 export function toFilter(options: FilterOptions, username: string): JobFilter {
   const { status, label, gpu, repo, prefix, before, mine } = options;
   return {
-    ...(status && { statuses: status.map(enumOf<JobStatus>) }),
-    ...(gpu && { gpus: gpu.map((text) => parseGpu(text).gpu) }),
+    ...(status && { statuses: status }),
+    ...(gpu && { gpus: gpu }),
     ...(repo !== undefined && { repository: repo }),
     ...(mine && { creator: username }),
     ...(prefix !== undefined && { namePrefix: prefix }),

@@ -1,9 +1,10 @@
 /** `loam run` */
 import { Option } from '@commander-js/extra-typings';
-import { readPrefix } from '../clone.ts';
+import { type Remote, readPrefix } from '../clone.ts';
 import type { Program } from '../command.ts';
 import { connectHere, type LocalConnection } from '../connection.ts';
 import { UsageError } from '../exit.ts';
+import { namingFlags } from '../flag-errors.ts';
 import {
   collect,
   collectFile,
@@ -13,18 +14,77 @@ import {
   collectPairs,
   collectPermissions,
   collectVariables,
+  parseAmount,
   parseCount,
   parseGb,
+  parseGpus,
   parseMinutes,
+  parseRegion,
   quote,
   toShell,
 } from '../options.ts';
-import { type JobOptions, nameFor } from '../sdk/job-input.ts';
+import type { Client } from '../sdk/client.ts';
+import { LoamError } from '../sdk/errors.ts';
+import { graphql } from '../sdk/graphql.ts';
+import type { Region } from '../sdk/job-info.ts';
+import { createInput, enumOf, type JobOptions, nameFor, parseGpu } from '../sdk/job-input.ts';
+import type { Job } from '../sdk/jobs.ts';
+import { demand } from '../sdk/pages.ts';
 import { pushSnapshot } from '../snapshot.ts';
 import { note, print, printJson, StatusLine, safeText } from '../terminal.ts';
 import { downloadArtifacts } from './artifacts.ts';
 import { announced, followToEnd } from './follow.ts';
 
+const SUGGEST_SIZE = graphql(`
+  query SuggestSize(
+    $gpu: Gpu, $gpuCount: Int, $region: Region, $image: String, $cpu: Int, $memoryGb: Int
+  ) {
+    jobOptions {
+      suggestedSize(
+        gpu: $gpu, gpuCount: $gpuCount, region: $region, image: $image, cpu: $cpu, memoryGb: $memoryGb
+      ) { cpu memoryGb }
+    }
+  }
+`);
+const CHECK_JOB = graphql(`
+  query CheckJob($input: CreateJobInput!, $unpushedSnapshot: Boolean!) {
+    checkJob(input: $input, unpushedSnapshot: $unpushedSnapshot) { name warnings }
+  }
+`);
+
+/** The options of the fields in errors of the server. */
+const RUN_FLAGS: Readonly<Record<string, string>> = {
+  gpu: '--gpu',
+  gpuCount: '--gpu',
+  cpu: '--cpu',
+  memoryGb: '--memory',
+  diskGb: '--disk',
+  region: '--region',
+  image: '--image',
+  repo: '--repo',
+  branch: '--repo',
+  env: '--env',
+  secrets: '--secret',
+  secretNames: '--use-secret',
+  variableNames: '--use-variable',
+  labels: '--label',
+  timeoutMinutes: '--timeout',
+  maxCost: '--max-cost',
+  idleTimeoutMinutes: '--idle-timeout',
+  retries: '--retries',
+  outputPath: '--output',
+  permissions: '--permission',
+  idTokens: '--id-token',
+  needs: '--after',
+  array: '--array',
+  maxParallel: '--max-parallel',
+  concurrency: '--concurrency',
+  inputs: '--input',
+  namespace: '--namespace',
+  name: '--name',
+};
+
+const NAME_TRIES = 5;
 /** How long the creation of the job is retried while the server is away. Once there is a job, it is followed without a limit. */
 const CREATE_MS = 15_000;
 
@@ -34,11 +94,11 @@ export function addRunCommand(program: Program): void {
     .description('Run a command on the server, in the working directory as it is')
     .usage('[options] -- COMMAND [ARGUMENT...]')
     .argument('<command...>', 'the command; a single argument is shell text')
-    .option('--gpu <model[:n]>', 'GPU model and number, such as A100-80GB:2')
+    .option('--gpu <model[:n]>', 'GPU model and number, such as A100-80GB:2', parseGpus)
     .option('--cpu <n>', 'vCPUs', parseCount)
     .option('--memory <size>', 'memory, such as 64G', parseGb)
     .option('--disk <size>', 'disk, such as 200G', parseGb)
-    .option('--region <region>', 'region, such as us-east-1')
+    .option('--region <region>', 'region, such as us-east-1', parseRegion)
     .option('--image <image>', 'container image')
     .option('--repo <repo[@branch]>', 'run this repository instead of the working directory')
     .option('--env <name[=value]>', 'environment variable (repeatable)', collectVariables)
@@ -49,7 +109,7 @@ export function addRunCommand(program: Program): void {
     .option('--use-variable <names>', 'variables of the repository or its namespace', collect)
     .option('--label <key=value>', 'label (repeatable)', collectPairs)
     .option('--timeout <time>', 'timeout of an attempt, such as 90m or 4h', parseMinutes)
-    .option('--max-cost <amount>', 'cancel the job at this cost, such as 5.00')
+    .option('--max-cost <amount>', 'cancel the job at this cost, such as 5.00', parseAmount)
     .option(
       '--idle-timeout <time>',
       'cancel the job when its GPUs are idle for so long',
@@ -96,18 +156,20 @@ export function addRunCommand(program: Program): void {
       if (!process.argv.includes('--'))
         throw new UsageError('Put the command after "--": loam run -- python train.py');
       const connection = await connectHere(program.opts());
-      const source = await prepareSource(connection, options);
-      const command = enter(source.folder) + toShell(args);
-      const job = await connection.client.run(
-        command,
-        {
-          namespace: options.namespace,
+      const { client, username } = connection;
+      const source = await findSource(connection, options);
+      const { folder, repo } = source;
+      const command = enter(folder) + toShell(args);
+      const namespace = options.namespace ?? repo?.split('/')[0] ?? username;
+      const job = await namingFlags(RUN_FLAGS, async () => {
+        const size = await chooseSize(client, options);
+        const request = {
+          namespace,
           name: options.name ?? nameFor(toShell(args)),
-          ...source.job,
+          repo,
           image: options.image,
           gpu: options.gpu,
-          cpu: options.cpu,
-          memoryGb: options.memory,
+          ...size,
           diskGb: options.disk,
           region: options.region,
           timeoutMinutes: options.timeout,
@@ -126,9 +188,9 @@ export function addRunCommand(program: Program): void {
           labels: options.label,
           permissions: options.permission,
           idTokens: options.idToken,
-        },
-        announced({ forMs: CREATE_MS }),
-      );
+        };
+        return createJob(connection, command, request, source);
+      });
       if (options.detach || options.array !== undefined) {
         if (options.json) printJson(await job.info());
         else print(safeText(`${job.namespace}/${job.name}`));
@@ -168,31 +230,109 @@ function enter(folder: string): string {
 }
 
 type Source = {
-  job: Pick<JobOptions, 'repo' | 'snapshot'>;
+  /** As in `JobOptions`. */
+  repo: string | undefined;
+  /** The job runs a snapshot of the working directory. */
+  isWorkingDirectory: boolean;
   /** The folder of the checkout in which the command runs. */
   folder: string;
 };
 
-/** Chooses the checkout of the job: the repository of `--repo`, else a snapshot of the working directory. */
-async function prepareSource(
-  { remote, server, username, token }: LocalConnection,
+/** Chooses the checkout of the job: the repository of `--repo`, else the working directory. */
+async function findSource(
+  { remote, server }: LocalConnection,
   { repo, image }: { repo?: string | undefined; image?: string | undefined },
 ): Promise<Source> {
-  if (repo !== undefined) return { job: { repo }, folder: '' };
-  if (remote === null) {
-    if (image !== undefined) return { job: {}, folder: '' };
-    throw new UsageError(
-      `This folder is not in a clone of a repository of ${server}. Name a repository with --repo or an image with --image.`,
-    );
+  const elsewhere = { isWorkingDirectory: false, folder: '' };
+  if (repo !== undefined) return { ...elsewhere, repo };
+  if (remote !== null)
+    return {
+      repo: `${remote.namespace}/${remote.name}`,
+      isWorkingDirectory: true,
+      folder: await readPrefix(),
+    };
+  if (image !== undefined) return { ...elsewhere, repo: undefined };
+  throw new UsageError(
+    `This folder is not in a clone of a repository of ${server}. Name a repository with --repo or an image with --image.`,
+  );
+}
+
+/** The defaults of the server may be more than any of its machines has. */
+async function chooseSize(
+  client: Client,
+  { gpu = 'none', cpu, memory, region, image }: SizeOptions,
+): Promise<Pick<JobOptions, 'cpu' | 'memoryGb'>> {
+  if (cpu !== undefined && memory !== undefined) return { cpu, memoryGb: memory };
+  const { jobOptions } = await client.graphql(SUGGEST_SIZE, {
+    ...parseGpu(gpu),
+    region: region === undefined ? null : enumOf<Region>(region),
+    image,
+    cpu,
+    memoryGb: memory,
+  });
+  return demand(jobOptions, 'Job options').suggestedSize;
+}
+
+type SizeOptions = {
+  gpu?: string | undefined;
+  cpu?: number | undefined;
+  memory?: number | undefined;
+  region?: string | undefined;
+  image?: string | undefined;
+};
+
+/**
+ * Lets the server check the job, and pushes the working directory only then. A name that is taken gets a number.
+ * @throws LoamError
+ */
+async function createJob(
+  connection: LocalConnection,
+  command: string,
+  request: JobOptions & { namespace: string; name: string },
+  { isWorkingDirectory }: Source,
+): Promise<Job> {
+  const { client } = connection;
+  let { name } = request;
+  let snapshot: string | undefined;
+  for (let tries = 1; ; tries++) {
+    const { checkJob } = await client
+      .graphql(CHECK_JOB, {
+        input: createInput(command, { ...request, name }),
+        unpushedSnapshot: isWorkingDirectory,
+      })
+      .catch(explainSecret);
+    const checked = demand(checkJob, `Namespace ${request.namespace}`);
+    if (tries === 1) for (const warning of checked.warnings) note(`loam: Warning: ${warning}`);
+    if (checked.name !== name)
+      note(`loam: The name ${name} is taken. The job gets the name ${checked.name}.`);
+    name = checked.name;
+    if (isWorkingDirectory) snapshot ??= await pushWorkingDirectory(connection);
+    try {
+      const options = { ...request, name, snapshot };
+      return await client.run(command, options, announced({ forMs: CREATE_MS }));
+    } catch (error) {
+      // Somebody else has taken the name meanwhile.
+      const isTaken = error instanceof LoamError && error.code === 'already_exists';
+      if (!isTaken || tries === NAME_TRIES) throw error;
+    }
   }
+}
+
+/** A secret that is only for certain branches is never for a job of `loam run`, which runs none. */
+function explainSecret(error: unknown): never {
+  if (!(error instanceof LoamError) || error.field !== 'secretNames') throw error;
+  const [, name] = /the secret (\w+) is only for .*"\*\*"/.exec(error.message) ?? [];
+  if (name === undefined) throw error;
+  const message = `${error.message}: loam secret set ${name} --keep-value --refs '**'`;
+  throw new LoamError(error.code, message, { ...error, cause: error });
+}
+
+/** @returns the id of the snapshot */
+async function pushWorkingDirectory({ remote, ...connection }: LocalConnection): Promise<string> {
   const line = new StatusLine();
   line.show('pushing the working directory');
   try {
-    const snapshot = await pushSnapshot({ server, username, token, ...remote });
-    return {
-      job: { repo: `${remote.namespace}/${remote.name}`, snapshot },
-      folder: await readPrefix(),
-    };
+    return await pushSnapshot({ ...connection, ...(remote as Remote) });
   } finally {
     line.clear();
   }

@@ -17,7 +17,16 @@ import { NotSignedIn, UsageError } from '../exit.ts';
 import { forgetGitHelper, installGitHelper, installLfsAgent, lacksLfsAgent } from '../git.ts';
 import type { Client } from '../sdk/client.ts';
 import { LoamError } from '../sdk/errors.ts';
-import { ask, isInteractive, note, print, printFields, printJson, readStdin } from '../terminal.ts';
+import {
+  ask,
+  duration,
+  isInteractive,
+  note,
+  print,
+  printFields,
+  printJson,
+  readStdin,
+} from '../terminal.ts';
 
 const CLIENT_NAME = 'loam command';
 /** The server accepts 80 characters for `loam command on <host>`. */
@@ -107,7 +116,9 @@ async function wantsLfsAgent(): Promise<boolean> {
 function warnIfUnencrypted(server: string): void {
   const { protocol, hostname } = new URL(server);
   if (protocol === 'https:' || /^(localhost|127\..*|\[::1\])$/.test(hostname)) return;
-  note(`Warning: the connection to ${server} is not encrypted. Your token can be read on the way.`);
+  note(
+    `loam: Warning: the connection to ${server} is not encrypted. Your token can be read on the way.`,
+  );
 }
 
 async function readToken(file: string): Promise<string> {
@@ -145,10 +156,18 @@ async function askInBrowser(
   const code = started as DeviceCode;
   const page = checkPage(client.url, code.verification_uri_complete ?? code.verification_uri);
   note(`Open ${checkPage(client.url, code.verification_uri)} and enter the code ${code.user_code}`);
+  const seconds = Math.min(Math.max(Number(code.expires_in) || 900, 1), 86_400);
   if (isInteractive) openBrowser(page);
+  else
+    note(
+      `Waiting up to ${duration(seconds)} until somebody approves the code in a browser. With a token, no browser is needed: loam login ${client.url} --token - < FILE`,
+    );
+  const end = performance.now() + seconds * 1_000;
   let interval = Math.min(Math.max(Number(code.interval) || 5, 1), 60);
   for (;;) {
     await delay(interval * 1_000);
+    if (performance.now() > end)
+      throw new NotSignedIn(`Nobody has approved the code ${code.user_code}. It has expired.`);
     const answer = await form('/login/device/token', {
       device_code: code.device_code,
       grant_type: 'urn:ietf:params:oauth:grant-type:device_code',

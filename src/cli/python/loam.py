@@ -1918,7 +1918,10 @@ def _credentials_file() -> dict[str, Any]:
 
 
 def _parse_origin(text: str) -> str:
-    url = urllib.parse.urlsplit(text if "://" in text else f"https://{text}")
+    # Servers on this machine usually have no certificate.
+    is_local = re.match(r"(localhost|127(\.\d+){3}|\[::1\])(:\d+)?(/|$)", text, re.IGNORECASE)
+    scheme = "http" if is_local else "https"
+    url = urllib.parse.urlsplit(text if "://" in text else f"{scheme}://{text}")
     if url.scheme not in ("http", "https") or not url.hostname or url.username is not None:
         raise LoamError(
             "invalid_request",

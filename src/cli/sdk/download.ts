@@ -48,7 +48,20 @@ export class DownloadFolder {
   static async open(path: string): Promise<DownloadFolder> {
     // Browsers have no such module, and load this library, too.
     const fs = await import('node:fs/promises');
-    await fs.mkdir(path, { recursive: true });
+    const { dirname, resolve } = await import('node:path');
+    const make = async (folder: string): Promise<void> => {
+      const error = await fs.mkdir(folder).then(
+        () => null,
+        (failure: NodeJS.ErrnoException) => failure,
+      );
+      if (error === null) return;
+      if (error.code === 'EEXIST' && (await fs.stat(folder)).isDirectory()) return;
+      if (error.code !== 'ENOENT' || dirname(folder) === folder) throw error;
+      await make(dirname(folder));
+      await fs.mkdir(folder);
+    };
+    // With `recursive`, Node never returns below /proc.
+    await make(resolve(path));
     const root = await fs.realpath(path);
     return new DownloadFolder(fs, root, await DownloadRecord.open(fs, root));
   }

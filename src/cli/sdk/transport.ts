@@ -189,9 +189,13 @@ function authorizationOf(token: string): string {
   return token.includes('$') ? `API-Key ${token}` : `Bearer ${token}`;
 }
 
-/** @throws LoamError `invalid_request` */
+/** Of this machine, where servers usually have no certificate. */
+const LOOPBACK = /^(?:localhost|127(?:\.\d+){3}|\[::1\])(?::\d+)?(?:\/|$)/i;
+
+/** Without a scheme, an address of this machine is http, and any other is https. @throws LoamError `invalid_request` */
 export function parseOrigin(text: string): string {
-  const given = /^[a-z][a-z0-9+.-]*:\/\//i.test(text) ? text : `https://${text}`;
+  const scheme = LOOPBACK.test(text) ? 'http' : 'https';
+  const given = /^[a-z][a-z0-9+.-]*:\/\//i.test(text) ? text : `${scheme}://${text}`;
   const url = URL.canParse(given) ? new URL(given) : null;
   if (!url || !/^https?:$/.test(url.protocol) || url.username !== '' || url.password !== '')
     throw new LoamError(

@@ -1,9 +1,10 @@
-/** GraphQL mutations of jobs. */
+/** GraphQL mutations of jobs, and the check before one is created. */
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { HARDWARE_DEFAULTS } from '../../base/hardware.ts';
 import { builder, deletionPayload, INPUT } from '../../platform/schema/builder.ts';
 import { selectForChild } from '../../platform/schema/select.ts';
 import { DEPENDENCY_RULES } from '../dependencies/request.ts';
+import { checkJob, type JobCheck } from '../job-check.ts';
 import * as jobs from '../jobs.ts';
 import { REQUEST_RULES } from '../request.ts';
 import { rerunJob } from '../rerun.ts';
@@ -191,8 +192,15 @@ const DeleteJobInput = builder.inputType('DeleteJobInput', {
   }),
 });
 
+const WARNINGS =
+  'What is allowed, but probably not intended, in sentences: no worker can run the job now, or none is as large as it asks for.';
+
 const CreateJobPayload = builder
-  .objectRef<{ job: object; env: readonly jobs.NamedValue[] }>('CreateJobPayload')
+  .objectRef<{
+    job: object;
+    env: readonly jobs.NamedValue[];
+    warnings: () => Promise<string[]>;
+  }>('CreateJobPayload')
   .implement({
     description: 'The job that was created.',
     fields: (t) => ({
@@ -206,8 +214,42 @@ const CreateJobPayload = builder
         description:
           'The environment variables of the request. Their values are never shown again.',
       }),
+      warnings: t.stringList({
+        description: WARNINGS,
+        resolve: ({ warnings }) => warnings(),
+      }),
     }),
   });
+
+const JobCheckType = builder.objectRef<JobCheck>('JobCheck').implement({
+  description: 'The result of checking a job that can be created.',
+  fields: (t) => ({
+    name: t.exposeString('name', {
+      description:
+        'The name of the request if it is free; otherwise with the next free number, such as `train-2`.',
+    }),
+    warnings: t.stringList({ description: WARNINGS, resolve: ({ warnings }) => warnings() }),
+  }),
+});
+
+builder.queryField('checkJob', (t) =>
+  t.field({
+    type: JobCheckType,
+    nullable: true,
+    description:
+      'Checks everything that `createJob` checks, including permissions, secrets, quotas and budgets, and changes nothing. Only a taken name is no error.',
+    args: {
+      input: t.arg({ type: CreateJobInput, ...INPUT }),
+      unpushedSnapshot: t.arg.boolean({
+        defaultValue: false,
+        description:
+          'Whether the job will run a snapshot of `repo` that is pushed after this check. The viewer must then be allowed to push.',
+      }),
+    },
+    resolve: (_root, { input, unpushedSnapshot }, { services, viewer }) =>
+      checkJob(services, viewer, input, unpushedSnapshot ?? false),
+  }),
+);
 
 const RerunJobPayload = builder.objectRef<{ job: object }>('RerunJobPayload').implement({
   description: 'The job that was created.',

@@ -10,6 +10,7 @@ import {
   listGpuOptions,
   type MachineSize,
   REQUEST_RULES as RULES,
+  suggestSize,
 } from '../request.ts';
 import { Gpu, Region } from './enums.ts';
 
@@ -60,6 +61,14 @@ const MachineSizeType = builder.objectRef<MachineSize>('MachineSize').implement(
   fields: (t) => ({
     cpus: t.exposeFloat('cpus', { description: 'The number of vCPUs.' }),
     memoryGb: t.exposeFloat('memoryGb', { description: 'The memory in GB.' }),
+  }),
+});
+
+const JobSize = builder.objectRef<hardware.Size>('JobSize').implement({
+  description: 'The vCPUs and the memory of a job.',
+  fields: (t) => ({
+    cpu: t.exposeInt('cpu', { description: 'The number of vCPUs.' }),
+    memoryGb: t.exposeInt('memoryGb', { description: 'Memory in GB.' }),
   }),
 });
 
@@ -142,6 +151,20 @@ const JobOptions = builder.objectRef<object>('JobOptions').implement({
       description:
         'The largest machine of all workers; null while there is no worker. A job that requests more shares the machine and gets less.',
       resolve: (_options, _args, { services }) => findLargestMachine(services),
+    }),
+    suggestedSize: t.field({
+      type: JobSize,
+      description:
+        'The default vCPUs and memory, reduced to the largest machine that can run a job with these arguments. Those that are given are returned as they are.',
+      args: {
+        gpu: t.arg({ type: Gpu, description: 'The GPU model, or `NONE`, as by default.' }),
+        gpuCount: t.arg.int({ description: 'The number of GPUs.' }),
+        region: t.arg({ type: Region, description: 'The region to run in.' }),
+        image: t.arg.string({ description: 'The container image.' }),
+        cpu: t.arg.int({ description: 'The number of vCPUs, if it is chosen.' }),
+        memoryGb: t.arg.int({ description: 'The memory in GB, if it is chosen.' }),
+      },
+      resolve: (_options, args, { services }) => suggestSize(services, args),
     }),
     gpuCounts: t.intList({
       description: 'The allowed numbers of GPUs. With `NONE` it must be 1, which has no meaning.',

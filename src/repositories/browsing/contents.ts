@@ -103,10 +103,10 @@ type TreeAt = PathAt & { pointers: boolean };
 const locateTree = defineFolderTask('locateTree', async ({ git }, dir, at: TreeAt) => {
   const found = await git.objects.use(dir, async (objects) => {
     const located = await locateAtRef(objects, at, at.ref, at.path);
-    if (!located && (at.ref || at.path)) throw notFound('Ref');
+    if (!located && (at.ref || at.path)) throw notFound('Ref', at.ref);
     if (!located) return null;
     const directory = located.object;
-    if (directory?.type !== 'tree') throw notFound('Directory');
+    if (directory?.type !== 'tree') throw notFound('Directory', at.path);
     const { oid, size } = directory;
     if (size > MAX_TREE_BYTES) throw invalid('path', DIRECTORY_TOO_LARGE);
     const entries =
@@ -183,9 +183,9 @@ export async function readFile(
 const locateFile = defineFolderTask('locateFile', ({ git }, dir, at: PathAt) =>
   git.objects.use(dir, async (objects) => {
     const located = await locateAtRef(objects, at, at.ref, at.path);
-    if (!located) throw notFound('Ref');
+    if (!located) throw notFound('Ref', at.ref);
     const blob = located.object;
-    if (blob?.type !== 'blob') throw notFound('File');
+    if (blob?.type !== 'blob') throw notFound('File', at.path);
     const { oid, size } = blob;
     const eagerText = size <= EAGER_BYTES ? await readText(objects, oid) : undefined;
     return { ref: located.ref, oid, size, eagerText };

@@ -48,7 +48,7 @@ test('a new token is created at once, whether the server runs or not', async () 
     expect((await makeToken(folder, 'admin', '--name', 'spare')).stderr).toBe(
       'admin already has a token of this name\n',
     );
-    expect((await makeToken(folder, 'nobody')).stderr).toBe('User not found\n');
+    expect((await makeToken(folder, 'nobody')).stderr).toBe('User nobody not found\n');
     expect((await makeToken(folder, 'admin', '--expires-in-days', 'x')).stderr).toMatch(
       /^expiresInDays: must be from 1 to 365\n$/,
     );

@@ -79,7 +79,7 @@ test('a push through one server can be read through every other', async () => {
         expect(await user.git(name, 'ls-remote', user.url(`admin/${name}`), 'main')).toContain(sha);
       }
       const missing = await user.try('.', 'ls-remote', user.url('admin/none'));
-      expect(missing.stderr).toContain('loam: Repository not found');
+      expect(missing.stderr).toContain('loam: Repository admin/none not found');
     }
   }
   // Each server owns some repositories, and all servers agree on the owners. More ids than were created are checked, because

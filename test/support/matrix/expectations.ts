@@ -86,6 +86,12 @@ export const QUERIES: Record<string, Rule[]> = {
   repositoryPage: [{ from: 'anyone', ...named }],
   auditLog: [{ from: 'operator' }],
   jobOptions: [{ from: 'account' }],
+  checkJob: [
+    {
+      from: 'write',
+      args: async (world) => ({ input: { ...(await world.jobInput()), name: world.unique() } }),
+    },
+  ],
   checkJobFile: [{ from: 'account', args: ({ jobFile }) => ({ text: jobFile }) }],
   search: [{ from: 'account', args: () => ({ text: namespace }) }],
   users: [{ from: 'operator' }],

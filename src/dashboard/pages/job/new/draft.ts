@@ -38,23 +38,6 @@ export type Draft = {
 
 export type Problems = Partial<Record<keyof Draft, string>>;
 
-/** The server's defaults, reduced to the size of the largest machine. */
-function defaultSize({ largestMachine, defaultCpu, cpus, memoryGb, ...options }: JobOptions) {
-  const { cpus: maxCpus, memoryGb: machineMemory } = largestMachine ?? {
-    cpus: defaultCpu,
-    memoryGb: Number.POSITIVE_INFINITY,
-  };
-  const fitting = cpus.filter((each) => each <= Math.min(maxCpus, defaultCpu));
-  const cpu = Math.max(...(fitting.length > 0 ? fitting : [Math.min(...cpus)]));
-  const memory = Math.min(
-    memoryGb.default ?? memoryGb.min,
-    Math.floor(machineMemory),
-    cpu * options.maxMemoryGbPerCpu,
-  );
-  const minMemory = Math.max(memoryGb.min, Math.ceil(cpu * options.minMemoryGbPerCpu));
-  return { cpu: String(cpu), memoryGb: String(Math.max(minMemory, memory)) };
-}
-
 export function newDraft(options: JobOptions, given: Partial<Draft>): Draft {
   const text = (value: number | null) => String(value ?? '');
   return {
@@ -67,7 +50,8 @@ export function newDraft(options: JobOptions, given: Partial<Draft>): Draft {
     command: '',
     gpu: 'NONE',
     gpuCount: '1',
-    ...defaultSize(options),
+    cpu: text(options.suggestedSize.cpu),
+    memoryGb: text(options.suggestedSize.memoryGb),
     diskGb: text(options.diskGb.default),
     region: options.defaultRegion,
     timeoutMinutes: text(options.timeoutMinutes.default),

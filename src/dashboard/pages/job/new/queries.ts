@@ -22,7 +22,6 @@ export const NewJobQuery = graphql(`
       gpus { gpu name memoryGb pricePerHour maxOffered }
       image { pattern }
       labels { maxEntries pattern }
-      largestMachine { cpus memoryGb }
       maxMemoryGbPerCpu
       memoryGb { min max default }
       memoryGbPricePerHour
@@ -30,6 +29,8 @@ export const NewJobQuery = graphql(`
       name { maxLength pattern }
       regions { name region }
       retries { min max default }
+      largestMachine { cpus memoryGb }
+      suggestedSize { cpu memoryGb }
       timeoutMinutes { min max default }
       variables { maxBytes maxEntries namePattern }
     }
