@@ -46,6 +46,10 @@ function parseModel(text: string): Gpu {
   return parseName(text, Object.keys(GPUS) as Gpu[], gpuName);
 }
 
+export const GPU_NAMES = (Object.keys(GPUS) as Gpu[]).map(gpuName);
+export const REGION_NAMES = (Object.keys(REGIONS) as Region[]).map(fromEnum);
+export const STATUS_NAMES = (Object.keys(STATUSES) as JobStatus[]).map(fromEnum);
+
 /** Checks a model and a number, such as `A100-80GB:2`. @returns the text */
 export function parseGpus(text: string): string {
   const [model = '', count, ...more] = text.split(':');

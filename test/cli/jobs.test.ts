@@ -1,13 +1,13 @@
 /** `loam jobs`, `job`, `logs`, `wait`, `cancel`, `rerun`, `rm`, `top`, `artifacts`, `api`, `open`, `completion`. */
 import { createHash } from 'node:crypto';
-import { readdir, readFile, writeFile } from 'node:fs/promises';
+import { chmod, readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, onTestFinished, test, vi } from 'vitest';
 import { Client as LoamClient } from '../../src/cli/sdk/client.ts';
 import { eventually } from '../support/eventually.ts';
 import { type FakeRunner, fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
-import { LoamUser } from '../support/loam-command.ts';
+import { LOAM, LoamUser } from '../support/loam-command.ts';
 import { needs } from '../support/needs.ts';
 import { job, lines, submit, until } from '../support/submit.ts';
 
@@ -52,7 +52,7 @@ test('jobs are listed and shown, for people and for programs', async () => {
     exitCode: 3,
   });
   const unknown = await user.run(['jobs', '--status', 'nonsense']);
-  expect(unknown.code).toBe(1);
+  expect(unknown.code).toBe(2);
 
   const shown = await user.loam(['job', 'broken']);
   expect(shown).toContain('exit code\t3\n');
@@ -349,13 +349,41 @@ test('open prints addresses, and completion scripts ask the command', async () =
   expect(await user.loam(['open', '--print'])).toBe(`${app.base}\n`);
   expect(await user.loam(['open', 'ada/a'])).toBe(`${app.base}/ada/a\n`);
   expect(await user.loam(['open', 'ada/listed'])).toBe(`${app.base}/ada/-/jobs/listed\n`);
-  for (const shell of ['bash', 'zsh', 'fish'])
+});
+
+test('bash alone completes commands, options, and names that the server has', async () => {
+  await user.write('bin/loam', `#!/bin/sh\nexec '${process.execPath}' '${LOAM}' "$@"\n`);
+  await chmod(join(user.home, 'bin/loam'), 0o755);
+  await user.write('completion.bash', await user.loam(['completion', 'bash']));
+  for (const shell of ['zsh', 'fish'])
     expect(await user.loam(['completion', shell])).toContain('loam');
-  const offered = await user.loam(['complete', '--', 'arti']);
-  expect(offered).toContain('artifacts');
-  const script = join(user.home, 'completion.bash');
-  await writeFile(script, await user.loam(['completion', 'bash']));
-  await user.exec('bash', ['--norc', '-n', script]);
+  await ada.post('/auth/v1/repository/ada', { name: 'completed' });
+  const complete = async (line: string) => {
+    const script = `PATH=$HOME/bin:$PATH; source completion.bash; COMP_LINE='${line}'
+      COMP_POINT=\${#COMP_LINE}; _loam loam; printf '%s\\n' "\${COMPREPLY[@]}"`;
+    const said = await user.exec('env', [
+      '-i',
+      `HOME=${user.home}`,
+      `PATH=${process.env.PATH}`,
+      'bash',
+      '--norc',
+      '-c',
+      script,
+    ]);
+    return said.trim().split('\n');
+  };
+  expect(await complete('loam arti')).toEqual(['artifacts']);
+  expect(await complete('loam --verbose artifacts ')).toEqual(['ls', 'get', 'help']);
+  expect(await complete('loam logs --fol')).toEqual(['--follow']);
+  expect(await complete('loam logs -f list')).toEqual(['listed']);
+  expect(await complete('loam wait listed ada/list')).toEqual(['ada/listed']);
+  expect(await complete('loam run --after list')).toEqual(['listed']);
+  expect(await complete('loam jobs --status=ru')).toEqual(['running']);
+  expect(await complete('loam open x --unknown')).toEqual(['']);
+  expect(await complete('loam repo clone ada/comp')).toEqual(['ada/completed']);
+  expect(await complete('loam run --repo comp')).toEqual(['completed']);
+  expect(await complete('loam secret list --namespace a')).toEqual(['ada']);
+  expect(await complete('loam run -- logs ')).toEqual(['']);
 });
 
 test('in a terminal, Ctrl-C asks first, and the second one cancels', async (ctx) => {

@@ -1,0 +1,85 @@
+/** The values that `loam complete` offers: names that the server has, and words of the schema. */
+import { type Program, toArray } from '../command.ts';
+import { connectHere, type LocalConnection } from '../connection.ts';
+import { GPU_NAMES, REGION_NAMES, STATUS_NAMES } from '../options.ts';
+import { graphql } from '../sdk/graphql.ts';
+
+export type ValueKind = 'job' | 'repository' | 'run' | 'namespace' | 'status' | 'gpu' | 'region';
+
+/** Nobody waits longer at a Tab. */
+const TIMEOUT_MS = 3_000;
+const MAX_NAMES = 100;
+
+const RUNS = graphql(`
+  query CompleteRuns($namespace: String!, $name: String!) {
+    repository(namespace: $namespace, name: $name) { runs(first: 50) { nodes { number } } }
+  }
+`);
+const NAMESPACES = graphql(`
+  query CompleteNamespaces {
+    viewer { namespace { name } organizations(first: 100) { nodes { name } } }
+  }
+`);
+
+/** @returns none without a server that answers in time */
+export async function readValues(
+  program: Program,
+  kind: ValueKind,
+  word: string,
+): Promise<readonly string[]> {
+  if (kind === 'status') return STATUS_NAMES;
+  if (kind === 'gpu') return GPU_NAMES;
+  if (kind === 'region') return REGION_NAMES;
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  const late = new Promise<string[]>((resolve) => {
+    timer = setTimeout(() => resolve([]), TIMEOUT_MS);
+  });
+  const read = async () => NAMES[kind](await connectHere(program.opts()), word);
+  try {
+    return await Promise.race([read(), late]);
+  } catch {
+    return [];
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+const NAMES: Record<
+  'job' | 'repository' | 'run' | 'namespace',
+  (connection: LocalConnection, word: string) => Promise<string[]>
+> = { job: readJobs, repository: readRepositories, run: readRuns, namespace: readNamespaces };
+
+/** The newest jobs: of the namespace of the word, else of that of the clone or of the user. */
+async function readJobs(
+  { client, remote, username }: LocalConnection,
+  word: string,
+): Promise<string[]> {
+  const [first = '', second] = word.split('/');
+  const namespace = second === undefined ? (remote?.namespace ?? username) : first;
+  const namePrefix = second ?? first;
+  const jobs = await toArray(client.jobs.list({ namespace, namePrefix }, { limit: MAX_NAMES }));
+  return jobs.map(({ name }) => (second === undefined ? name : `${namespace}/${name}`));
+}
+
+async function readRepositories(
+  { client, username }: LocalConnection,
+  word: string,
+): Promise<string[]> {
+  const namespace = word.includes('/') ? word.split('/')[0] : undefined;
+  const found = await toArray(client.repositories.list({ namespace }, { limit: MAX_NAMES }));
+  const own = found.flatMap(({ namespace: owner, name }) => (owner === username ? name : []));
+  return [...found.map(({ fullName }) => fullName), ...own];
+}
+
+async function readRuns({ client, remote }: LocalConnection): Promise<string[]> {
+  if (remote === null) return [];
+  const { namespace, name } = remote;
+  const { repository } = await client.graphql(RUNS, { namespace, name });
+  return (repository?.runs?.nodes ?? []).map(({ number }) => `${number}`);
+}
+
+async function readNamespaces({ client }: LocalConnection): Promise<string[]> {
+  const { viewer } = await client.graphql(NAMESPACES, {});
+  if (!viewer) return [];
+  return [viewer.namespace, ...(viewer.organizations?.nodes ?? [])].map(({ name }) => name);
+}
