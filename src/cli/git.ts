@@ -57,6 +57,8 @@ export function git(
 
 const ownPath = () => resolve(process.argv[1] ?? 'loam');
 
+const locksKey = (server: string) => `lfs.${server}.locksverify`;
+
 const helperKey = (server: string) => `credential.${server}.helper`;
 
 /** `loam git-credential` as the value of `credential.helper`. */
@@ -69,10 +71,13 @@ export async function installGitHelper(server: string): Promise<void> {
   // The empty value removes helpers for all addresses, which would store the token elsewhere.
   await git(['config', '--global', '--replace-all', helperKey(server), '']);
   await git(['config', '--global', '--add', helperKey(server), gitHelper()]);
+  // Loam has locks. Without the setting, git-lfs advises it at each push.
+  await git(['config', '--global', locksKey(server), 'true']);
 }
 
 export async function forgetGitHelper(server: string): Promise<void> {
   await git(['config', '--global', '--remove-section', `credential.${server}`], { mayFail: true });
+  await git(['config', '--global', '--unset', locksKey(server)], { mayFail: true });
 }
 
 const LFS_AGENT = 'lfs.customtransfer.loam-delta';

@@ -97,6 +97,14 @@ test('a version of 40 MB with 5 % changed in 20 places sends at most 12 % of its
   expect((await readFile(join(user.home, 'again/model.bin'))).equals(second)).toBe(true);
 });
 
+test('after a login, git-lfs gives no advice about locks at a push', async () => {
+  await cloneWith('advice', randomBytes(100));
+  await home.commit('advice', { 'model.bin': randomBytes(200) });
+  const { stderr } = await home.try('advice', 'push', 'origin', 'HEAD');
+  expect(stderr).toContain('-> main');
+  expect(stderr).not.toContain('Locking support');
+});
+
 test('insertions, runs of zeros, and versions that are longer or shorter', async () => {
   const first = Buffer.concat([randomBytes(3 * MIB), Buffer.alloc(5 * MIB), randomBytes(2 * MIB)]);
   await cloneWith('moves', first);

@@ -87,6 +87,13 @@ test('a webhook is created, tested, changed, sent again and deleted', async (ctx
   await user.loam(['webhooks', 'update', id, '--no-secret']);
   expect(JSON.parse(await user.loam(['webhooks', 'show', id, '--json'])).hasSecret).toBe(false);
 
+  const types = ['--events', 'job.failed,service.created'];
+  const future = await user.run(['webhooks', 'update', id, ...types]);
+  expect([future.code, future.stderr]).toEqual([
+    0,
+    expect.stringContaining('sends no events of these types: service.created\n'),
+  ]);
+
   for (const wrong of [[], ['--on', '--off'], ['--secret', 'in-an-argument'], ['--events', 'none']])
     expect((await user.run(['webhooks', 'update', id, ...wrong])).code, `${wrong}`).toBe(2);
   await user.loam(['webhooks', 'delete', id]);

@@ -76,6 +76,7 @@ export function addWebhookCommands(program: Program): void {
         namespaces: options.namespace ?? [await client.username()],
         secret: secret ?? undefined,
       });
+      warnAboutTypes(options.events);
       const shown = given === undefined ? secret : null;
       if (options.json) return printJson({ ...webhook, secret: shown });
       note(`Created the webhook ${webhook.id}.`);
@@ -157,6 +158,7 @@ export function addWebhookCommands(program: Program): void {
       if (Object.values(changes).every((value) => value === undefined))
         throw new UsageError('Name what to change: see "loam webhooks update --help"');
       const webhook = await client.webhooks.update(id, changes);
+      if (events) warnAboutTypes(events);
       if (options.json) return printJson(webhook);
       note(`Changed the webhook ${webhook.name}.`);
     });
@@ -244,6 +246,13 @@ function stateCell(webhook: Webhook) {
   const text = stateOf(webhook);
   const colour = { on: 'green', failing: 'red' }[text] ?? 'yellow';
   return { text, colour: colour as 'green' | 'red' | 'yellow' };
+}
+
+/** A webhook can be created for types of later versions. */
+function warnAboutTypes(types: readonly Type[]): void {
+  const never = types.filter((type) => type !== 'PING' && !HAS_EVENTS[type]).map(eventName);
+  if (never.length > 0)
+    note(`loam: Warning: This version of Loam sends no events of these types: ${never.join(', ')}`);
 }
 
 /** @returns the secret on stdin; null for `--no-secret`; undefined when neither option is given @throws UsageError */

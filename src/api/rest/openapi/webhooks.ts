@@ -9,15 +9,15 @@ type Type = (typeof SPECIFIED_TYPES)[number] | typeof PING;
 const TYPES: readonly Type[] = [...SPECIFIED_TYPES, PING];
 
 const SUMMARIES: Record<Type, string> = {
-  'service.created': 'A service was created',
-  'service.deleted': 'A service was deleted',
-  'service.scaled': 'A service was scaled',
+  'service.created': 'A service was created (not sent in this version)',
+  'service.deleted': 'A service was deleted (not sent in this version)',
+  'service.scaled': 'A service was scaled (not sent in this version)',
   'job.completed': 'A job succeeded',
   'job.failed': 'A job failed or timed out, in its last attempt',
-  'deployment.succeeded': 'A deployment succeeded',
-  'deployment.failed': 'A deployment failed',
-  'dev.started': 'A development environment was started',
-  'dev.stopped': 'A development environment was stopped',
+  'deployment.succeeded': 'A deployment succeeded (not sent in this version)',
+  'deployment.failed': 'A deployment failed (not sent in this version)',
+  'dev.started': 'A development environment was started (not sent in this version)',
+  'dev.stopped': 'A development environment was stopped (not sent in this version)',
   ping: 'A test event was requested',
 };
 
