@@ -5,6 +5,7 @@
 import { z } from 'zod';
 import { CPUS, GPU_COUNTS, GPUS, REGIONS } from '../base/hardware.ts';
 import { DEFAULT_TIMEZONE } from './cron.ts';
+import { MAX_COMBINATIONS } from './matrix.ts';
 
 export const JOBS_FILE = '.loam/jobs.yml';
 
@@ -16,7 +17,6 @@ const MAX_JOBS_IN_FILE = 100;
 const MAX_PATTERNS = 50;
 const MAX_SCHEDULES = 10;
 const MAX_MATRIX_KEYS = 10;
-const MAX_MATRIX_VALUES = 256;
 const MAX_NAMES = 100;
 
 const jobKey = z
@@ -75,7 +75,10 @@ const on = z
   .describe('What starts the job. A job without `on` runs in each run that has all jobs it needs.');
 
 const hardware = {
-  image: z.string().optional().describe('The container image in which the command runs.'),
+  image: z.string().optional().describe(
+    // biome-ignore lint/suspicious/noTemplateCurlyInString: the text of the file has it.
+    'The container image in which the command runs. `${key}` stands for a value of the matrix.',
+  ),
   gpu: z.enum(GPUS).optional().describe('The GPU model. Default: none.'),
   gpu_count: z
     .literal([...GPU_COUNTS])
@@ -119,6 +122,50 @@ const need = z
   .transform((given) =>
     typeof given === 'string' ? ({ job: given, when: 'succeeded' } as const) : given,
   );
+
+const MATRIX_KEY_RULE = 'must be at most 60 letters, digits and _, and not begin with a digit';
+/** Of some keys of a matrix, one value each. */
+const combinations = z
+  .array(
+    z
+      .record(z.string().max(60).regex(VARIABLE, MATRIX_KEY_RULE), scalar)
+      .refine((values) => Object.keys(values).length > 0, 'must have a key'),
+  )
+  .min(1)
+  .max(MAX_COMBINATIONS);
+
+const matrix = z
+  .object({
+    include: combinations
+      .optional()
+      .describe(
+        'Values that are added to each combination whose values they do not change, or else are a combination of their own.',
+      ),
+    exclude: combinations
+      .optional()
+      .describe('Combinations that are left out: those that have all values of an entry.'),
+  })
+  .catchall(z.array(scalar).min(1).max(MAX_COMBINATIONS))
+  .transform(({ include = [], exclude = [], ...axes }) => ({ axes, include, exclude }))
+  .superRefine(({ axes, include, exclude }, ctx) => {
+    const report = (message: string, path: (string | number)[]) =>
+      ctx.addIssue({ code: 'custom', message, path });
+    const keys = new Set([...Object.keys(axes), ...include.flatMap(Object.keys)]);
+    if (keys.size === 0) report('must have a key', []);
+    if (keys.size > MAX_MATRIX_KEYS) report(`must have at most ${MAX_MATRIX_KEYS} keys`, []);
+    for (const key of Object.keys(axes)) if (!isMatrixKey(key)) report(MATRIX_KEY_RULE, [key]);
+    for (const [i, entry] of exclude.entries())
+      for (const key of Object.keys(entry))
+        if (!Object.hasOwn(axes, key))
+          report('is no key of the matrix with a list of values', ['exclude', i, key]);
+  })
+  .describe(
+    'One job for each combination of the values. Each value is an environment variable: `seed: [1, 2]` sets SEED.',
+  );
+
+function isMatrixKey(key: string): boolean {
+  return key.length <= 60 && VARIABLE.test(key);
+}
 
 const access = z.enum(['read', 'write']);
 
@@ -165,27 +212,11 @@ const job = z
       .describe(
         'Artifacts of other jobs, put into the working directory before the start. Each job of a matrix gets a folder, such as `seed=1,lr=0.1`.',
       ),
-    matrix: z
-      .record(
-        z
-          .string()
-          .max(60)
-          .regex(VARIABLE, 'must be letters, digits and _, and not begin with a digit'),
-        z.array(scalar).min(1).max(MAX_MATRIX_VALUES),
-      )
-      .refine((matrix) => Object.keys(matrix).length > 0, 'must have a key')
-      .refine(
-        (matrix) => Object.keys(matrix).length <= MAX_MATRIX_KEYS,
-        `must have at most ${MAX_MATRIX_KEYS} keys`,
-      )
-      .optional()
-      .describe(
-        'One job for each combination of the values. Each value is an environment variable: `seed: [1, 2]` sets SEED.',
-      ),
+    matrix: matrix.optional(),
     max_parallel: z
       .int()
       .min(1)
-      .max(MAX_MATRIX_VALUES)
+      .max(MAX_COMBINATIONS)
       .optional()
       .describe('How many jobs of the matrix may run at once.'),
     concurrency: z

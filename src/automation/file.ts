@@ -1,11 +1,12 @@
 /** Reads and checks `.loam/jobs.yml`. */
 import { LRUCache } from 'lru-cache';
 import type { z } from 'zod';
-import { AppError } from '../base/errors.ts';
+import { AppError, invalid } from '../base/errors.ts';
 import { type CreateInput, checkRequest } from '../jobs/jobs.ts';
 import { validatePattern } from '../repositories/repositories.ts';
 import { type CronTime, cronProblem } from './cron.ts';
 import { type FileDefaults, type FileJob, fileSchema, JOBS_FILE } from './file-schema.ts';
+import { type Combination, combine, countOriginals, MAX_COMBINATIONS } from './matrix.ts';
 import {
   MAX_FILE_BYTES,
   MAX_PROBLEMS,
@@ -31,7 +32,6 @@ export type JobFile = { defaults: FileDefaults; jobs: ReadonlyMap<string, FileJo
 /** `file` is null if there are problems. */
 export type ReadFile = { file: JobFile | null; problems: Problem[] };
 
-const MAX_COMBINATIONS = 256;
 const MAX_RUN_JOBS = 1_000;
 const MAX_PATH_PATTERN = 240;
 const MAX_STARS = 8;
@@ -148,10 +148,20 @@ class FileChecker {
   #settingsBytes = 0;
   readonly #yaml: ReadYaml;
   readonly #file: JobFile;
+  /** Of each job; none for a job with too many, and if the file has too many, because they would take long. */
+  readonly #combinations: ReadonlyMap<string, readonly Combination[]>;
 
   constructor(yaml: ReadYaml, file: JobFile) {
     this.#yaml = yaml;
     this.#file = file;
+    const jobs = [...file.jobs];
+    const total = jobs.reduce((sum, [, { matrix }]) => sum + countOriginals(matrix), 0);
+    this.#combinations = new Map(
+      jobs
+        .filter(([, { matrix }]) => countOriginals(matrix) <= MAX_COMBINATIONS)
+        .filter(() => total <= MAX_RUN_JOBS)
+        .map(([name, { matrix }]) => [name, combine(matrix)]),
+    );
   }
 
   check(): void {
@@ -242,6 +252,11 @@ class FileChecker {
     }
   }
 
+  #countCombinations(name: string): number {
+    const matrix = this.#file.jobs.get(name)?.matrix;
+    return this.#combinations.get(name)?.length ?? countOriginals(matrix);
+  }
+
   #checkMatrix(name: string, { matrix, env, max_parallel: maxParallel }: FileJob): void {
     const path = ['jobs', name, 'matrix'];
     if (!matrix) {
@@ -249,14 +264,17 @@ class FileChecker {
         this.#report(['jobs', name, 'max_parallel'], 'can only be given with matrix');
       return;
     }
-    const names = new Set<string>();
-    for (const key of Object.keys(matrix)) {
+    const keys = new Map<string, string>();
+    for (const key of [...Object.keys(matrix.axes), ...matrix.include.flatMap(Object.keys)]) {
       const variable = key.toUpperCase();
-      if (names.has(variable)) this.#report([...path, key], `${variable} is given twice`);
-      if (env && variable in env) this.#report([...path, key], `${variable} is also in env`);
-      names.add(variable);
+      const known = keys.get(variable) ?? key;
+      if (known !== key) this.#report(path, `${variable} is given twice: ${known} and ${key}`);
+      if (env && variable in env) this.#report(path, `${variable} is also in env`);
+      keys.set(variable, known);
     }
-    if (countCombinations(matrix) > MAX_COMBINATIONS)
+    const count = this.#countCombinations(name);
+    if (count === 0) this.#report(path, '`exclude` leaves no combination');
+    if (count > MAX_COMBINATIONS)
       this.#report(path, `must have at most ${MAX_COMBINATIONS} combinations`);
   }
 
@@ -276,18 +294,24 @@ class FileChecker {
   /** The rules of every job, with the same messages. */
   #checkRequest(name: string, job: FileJob): void {
     const { defaults } = this.#file;
+    const combinations = this.#combinations.get(name) ?? [];
+    const image = job.image ?? defaults.image;
+    const common = { namespace: 'n', name: 'n', repo: 'n/n' };
     try {
-      // The longest values, because the limits of a job are also limits of lengths.
-      const combination = Object.fromEntries(
-        Object.entries(job.matrix ?? {}).map(([key, values]) => [
-          key,
-          values.reduce((longest, value) => (value.length > longest.length ? value : longest)),
-        ]),
+      const images = new Set(
+        combinations.flatMap((one) => (image === undefined ? [] : expandValues(image, one))),
       );
+      for (const one of images) {
+        const unknown = one.match(/\$\{[^}]{0,60}\}?/)?.[0];
+        if (unknown !== undefined)
+          throw invalid('image', `${quote(unknown)} is not a key in all combinations of a matrix`);
+        checkRequest({ ...common, command: 'true', gpu: 'none', image: one });
+      }
+      const combination = longestValues(combinations);
       const settings = toRequest({ job, defaults, branch: 'main', combination });
-      checkRequest({ ...settings, namespace: 'n', name: 'n', repo: 'n/n' });
+      checkRequest({ ...settings, ...common, image: null });
       const bytes = Buffer.byteLength(JSON.stringify([settings, job.inputs]));
-      this.#settingsBytes += bytes * countCombinations(job.matrix ?? {});
+      this.#settingsBytes += bytes * this.#countCombinations(name);
     } catch (error) {
       if (!(error instanceof AppError)) throw error;
       const field = toSnakeCase(error.field ?? '');
@@ -325,10 +349,7 @@ class FileChecker {
 
   #checkCounts(): void {
     const sizes = new Map(
-      [...this.#file.jobs].map(([name, { matrix }]) => [
-        name,
-        matrix ? countCombinations(matrix) : 1,
-      ]),
+      [...this.#file.jobs.keys()].map((name) => [name, this.#countCombinations(name)]),
     );
     const total = [...sizes.values()].reduce((sum, size) => sum + size, 0);
     if (total > MAX_RUN_JOBS)
@@ -356,10 +377,6 @@ class FileChecker {
 /** Between the combinations of one job and those that it needs. */
 const MAX_NEEDS = 10_000;
 
-function countCombinations(matrix: NonNullable<FileJob['matrix']>): number {
-  return Object.values(matrix).reduce((product, values) => product * values.length, 1);
-}
-
 function pathPatternProblem(pattern: string): string | null {
   if (pattern === '' || pattern.length > MAX_PATH_PATTERN)
     return `must have 1 to ${MAX_PATH_PATTERN} characters`;
@@ -376,7 +393,7 @@ type RequestSource = {
   /** The name of the branch or tag. */
   branch: string;
   /** The values of the matrix for this job. */
-  combination: Readonly<Record<string, string>>;
+  combination: Combination;
 };
 
 /** The settings of a job, apart from its name and its commit. */
@@ -394,7 +411,7 @@ export function toRequest({ job, defaults, branch, combination }: RequestSource)
   const either = { ...defaults, ...withoutUndefined(job) };
   return {
     command: job.command,
-    image: either.image,
+    image: either.image && expandValues(either.image, combination),
     gpu: either.gpu ?? 'none',
     gpuCount: either.gpu_count,
     cpu: either.cpu,
@@ -428,6 +445,21 @@ const BRANCH = '${branch}';
 /** Inserts the name of the branch as plain text. It is never put into a command. */
 function expandBranch(text: string, branch: string): string {
   return text.replaceAll(BRANCH, () => branch);
+}
+
+/** The longest value of each key, because the limits of a job are also limits of lengths. */
+function longestValues(combinations: readonly Combination[]): Combination {
+  const longest: Record<string, string> = {};
+  for (const [key, value] of combinations.flatMap((one) => Object.entries(one)))
+    if (value.length >= (longest[key] ?? '').length) longest[key] = value;
+  return longest;
+}
+
+/** Inserts the values of the matrix: `node:${version}`. */
+function expandValues(text: string, combination: Combination): string {
+  return text.replaceAll(/\$\{(\w{1,60})\}/g, (whole, key) =>
+    Object.hasOwn(combination, key) ? (combination[key] ?? whole) : whole,
+  );
 }
 
 /** Names of branches have characters that values of labels must not have. */

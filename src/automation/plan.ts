@@ -2,6 +2,7 @@
 import type { NeedCondition } from '../../prisma/generated/enums.ts';
 import { type MatchingWork, Pattern } from '../repositories/repositories.ts';
 import { type JobFile, type JobSettings, toRequest } from './file.ts';
+import { type Combination, combine } from './matrix.ts';
 
 export type Trigger =
   | {
@@ -22,7 +23,7 @@ export type PlannedJob = {
   key: string;
   /** Counts the combinations of the matrix from 1; null without a matrix. */
   number: number | null;
-  combination: Readonly<Record<string, string>>;
+  combination: Combination;
   settings: JobSettings;
   needs: readonly PlannedNeed[];
   maxParallel: number | null;
@@ -166,7 +167,7 @@ export function planJobs(file: JobFile, names: readonly string[], branch: string
   for (const name of orderByNeeds(file, names)) {
     const job = file.jobs.get(name);
     if (!job) continue;
-    const combinations = combine(job.matrix ?? {});
+    const combinations = combine(job.matrix);
     for (const [i, combination] of combinations.entries()) {
       positions.set(name, [...(positions.get(name) ?? []), planned.length]);
       planned.push({
@@ -222,14 +223,4 @@ export function selectUnsuccessful(
     if (isNeeded && !succeeded.has(name)) again.add(name);
   }
   return names.filter((name) => again.has(name));
-}
-
-/** All combinations of the values, the last key varying fastest. One without values. */
-function combine(matrix: Readonly<Record<string, readonly string[]>>): Record<string, string>[] {
-  let combinations: Record<string, string>[] = [{}];
-  for (const [key, values] of Object.entries(matrix))
-    combinations = combinations.flatMap((before) =>
-      values.map((value) => ({ ...before, [key]: value })),
-    );
-  return combinations;
 }

@@ -1,3 +1,4 @@
+// biome-ignore-all lint/suspicious/noTemplateCurlyInString: files of jobs have it.
 /** `.loam/jobs.yml`: what it may say, what is wrong with it, and which jobs a trigger starts. */
 import { expect, test } from 'vitest';
 import { readJobFile } from '../../src/automation/file.ts';
@@ -289,4 +290,59 @@ test('hostile files are refused quickly', () => {
   );
   expect(odd.problems.map(({ message }) => message).join()).not.toMatch(/[\p{Cc}\p{Cs}]/u);
   expect(readJobFile('jobs: {__proto__: {command: x}, toString: {command: x}}').file).toBeNull();
+});
+
+test('include and exclude change the combinations of a matrix as in GitHub Actions', () => {
+  const combinations = (matrix: string) => {
+    const { file, problems } = readJobFile(
+      `jobs: {a: {on: {manual: true}, command: x, matrix: ${matrix}}}`,
+    );
+    expect(problems).toEqual([]);
+    return file && planJobs(file, ['a'], 'main').map(({ combination }) => combination);
+  };
+  // The example of the documentation of GitHub.
+  expect(
+    combinations(`{fruit: [apple, pear], animal: [cat, dog], include: [{color: green},
+      {color: pink, animal: cat}, {fruit: apple, shape: circle}, {fruit: banana}, {fruit: banana, animal: cat}]}`),
+  ).toEqual([
+    { fruit: 'apple', animal: 'cat', color: 'pink', shape: 'circle' },
+    { fruit: 'apple', animal: 'dog', color: 'green', shape: 'circle' },
+    { fruit: 'pear', animal: 'cat', color: 'pink' },
+    { fruit: 'pear', animal: 'dog', color: 'green' },
+    { fruit: 'banana' },
+    { fruit: 'banana', animal: 'cat' },
+  ]);
+  expect(combinations('{x: [1, 2], y: [1, 2], exclude: [{x: 1, y: 2}, {y: 1}]}')).toEqual([
+    { x: '2', y: '2' },
+  ]);
+  expect(combinations('{include: [{x: 1}, {y: 2}]}')).toEqual([{ x: '1' }, { y: '2' }]);
+  const problem = (matrix: string) =>
+    readJobFile(`jobs: {a: {on: {manual: true}, command: x, matrix: ${matrix}}}`).problems[0]
+      ?.message;
+  expect(problem('{x: [1], exclude: [{x: 1}]}')).toContain('leaves no combination');
+  expect(problem('{x: [1], exclude: [{z: 1}]}')).toContain('is no key of the matrix');
+  expect(problem('{x: [1], include: [{"a-b": 1}]}')).toContain('letters, digits and _');
+  expect(problem('{x: [1], include: [{X: 1}]}')).toContain('X is given twice');
+  expect(problem('{}')).toContain('must have a key');
+});
+
+test('values of a matrix stand in the image', () => {
+  const read = (fields: string) =>
+    readJobFile(`jobs: {a: {on: {manual: true}, command: x, ${fields}}}`);
+  const { file } = read(
+    'image: "python:${python}-${os}", matrix: {python: ["3.12", "3.13"], os: [slim]}',
+  );
+  expect(file && planJobs(file, ['a'], 'main').map(({ settings }) => settings.image)).toEqual([
+    'python:3.12-slim',
+    'python:3.13-slim',
+  ]);
+  const problem = (fields: string) => read(fields).problems[0]?.message;
+  expect(problem('image: "python:${version}", matrix: {python: [3]}')).toContain(
+    'a: image "${version}" is not a key in all',
+  );
+  expect(problem('image: "python:${python}"')).toContain('is not a key in all');
+  expect(problem('image: "python:${x}", matrix: {x: [1], include: [{y: 2}, {z: 1, x: 2}]}')).toBe(
+    undefined,
+  );
+  expect(problem('image: "python:${x}", matrix: {x: [1, "A B"]}')).toContain('a: image must be');
 });
