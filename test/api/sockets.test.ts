@@ -1,7 +1,9 @@
 /** Limits and protocol errors of connections, tested with raw sockets because HTTP clients cannot send such data. */
 
+import { execFileSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
+import { readFileSync } from 'node:fs';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -426,3 +428,21 @@ async function throttle(base: string, bytes: number, everyMs: number) {
     },
   };
 }
+
+/** Opens connections at the same time, and ends when all are open. */
+const MANY_CONNECTIONS = `
+const { connect } = require('node:net');
+const [port, count] = process.argv.slice(1).map(Number);
+let open = 0;
+for (let i = 0; i < count; i++)
+  connect(port, '127.0.0.1', () => ++open === count && process.exit(0)).on('error', () => process.exit(1));
+`;
+
+test('a thousand connections are kept while the server is busy', async (ctx) => {
+  const longest = Number(readFileSync('/proc/sys/net/core/somaxconn', 'utf8'));
+  ctx.skip(longest < 1_000, 'net.core.somaxconn is below 1000');
+  await using app = await startApp();
+  const { port } = new URL(app.base);
+  // Blocks this thread, so that no connection is accepted.
+  execFileSync(process.execPath, ['-e', MANY_CONNECTIONS, port, '1000'], { timeout: 60_000 });
+});
