@@ -7,7 +7,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { newId } from '../../src/base/ids.ts';
 import { moveJob } from '../../src/jobs/state.ts';
 import { inTransaction } from '../../src/platform/database/client.ts';
-import { openProcessRunner } from '../../src/runners/process/runner.ts';
+import { openProcessRunner, type ProcessRunner } from '../../src/runners/process/runner.ts';
 import { eventually } from '../support/eventually.ts';
 import { type FakeRunner, fakeRunner } from '../support/fake-runner.ts';
 import { remote, Workspace } from '../support/git.ts';
@@ -981,15 +981,17 @@ describe('jobs as processes', () => {
   let app: TestApp;
   let ada: Client;
   let dir: string;
+  let runner: ProcessRunner;
   beforeAll(async () => {
     dir = await mkdtemp(join(tmpdir(), 'loam-jobs-'));
-    const runner = await openProcessRunner({ dir, graceMs: 2_000 });
+    runner = await openProcessRunner({ dir });
     app = await startApp({ overrides: { runner } });
     ada = await withRepo(app, 'ada');
   });
   afterAll(async () => {
     await app[Symbol.asyncDispose]();
-    await rm(dir, { recursive: true });
+    await runner[Symbol.asyncDispose]();
+    await rm(dir, { recursive: true, maxRetries: 5 });
   });
   const run = (name: string, command: string, more: object = {}) =>
     submit(ada, { namespace: 'ada', repo: 'ada/code', name, command, ...more });

@@ -91,7 +91,7 @@ async function namesOf(pids: readonly number[]): Promise<string[]> {
 test('the network ends with its attempt, also when the shim is killed', async (ctx) => {
   needs(ctx, 'root', 'bubblewrap', 'slirp4netns');
   const dir = await mkdtemp('/tmp/loam-network-');
-  const runner = await openProcessRunner({ dir, network: 'internet', cgroups: 'off' });
+  await using runner = await openProcessRunner({ dir, network: 'internet', cgroups: 'off' });
   try {
     for (const end of ['the job', 'the shim'] as const) {
       const spec = attemptSpec('echo up; sleep 600');
