@@ -1,6 +1,7 @@
 /** The commands of `loam`, in the order of its help. Each file in `commands/` adds some of them. */
 import { Command } from '@commander-js/extra-typings';
 import type { Program } from './command.ts';
+import { addAdministrationCommands } from './commands/administration.ts';
 import { addApiCommand } from './commands/api.ts';
 import { addArtifactCommands } from './commands/artifacts.ts';
 import { addAutomationCommands } from './commands/automation.ts';
@@ -13,6 +14,7 @@ import { addLfsAgentCommand } from './commands/lfs-agent.ts';
 import { addListenCommand } from './commands/listen.ts';
 import { addOpenCommand } from './commands/open.ts';
 import { addOrganizationCommands } from './commands/organizations.ts';
+import { addProtectionCommands } from './commands/protection.ts';
 import { addRepositoryCommands } from './commands/repositories.ts';
 import { addRetentionCommands } from './commands/retention.ts';
 import { addRunCommand } from './commands/run.ts';
@@ -54,6 +56,7 @@ export function createProgram(): Program {
   addArtifactCommands(program);
   addRepositoryCommands(program);
   addFileCommands(program);
+  addProtectionCommands(program);
   addSecretCommands(program);
   addWebhookCommands(program);
   addListenCommand(program);
@@ -61,6 +64,7 @@ export function createProgram(): Program {
   addRetentionCommands(program);
   addCredentialCommands(program);
   addOrganizationCommands(program);
+  addAdministrationCommands(program);
   addLfsAgentCommand(program);
   addApiCommand(program);
   addOpenCommand(program);

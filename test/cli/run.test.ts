@@ -240,7 +240,7 @@ test('the server checks a job before the working directory is pushed', async () 
     /^loam: --use-secret: .*loam secret set DEPLOY_KEY --keep-value --refs '\*\*'\n$/,
     ...['--use-secret', 'DEPLOY_KEY'],
   );
-  await refused(1, /^loam: --after: there is no job nothing/, '--after', 'nothing');
+  await refused(1, /^loam: --after: there is no job or array nothing/, '--after', 'nothing');
   await refused(1, /^loam: Namespace nobody not found\n$/, '--namespace', 'nobody');
   await refused(2, /^loam: --name: must be/, '--name', 'a b');
   expect(await snapshots()).toBe(before);

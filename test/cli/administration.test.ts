@@ -1,0 +1,67 @@
+/** `loam users`, `audit`, `search`, `rules`, `statuses`. */
+import { join } from 'node:path';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
+import { LoamUser } from '../support/loam-command.ts';
+
+let app: TestApp;
+let ada: Client;
+let user: LoamUser;
+let clone: string;
+
+beforeAll(async () => {
+  app = await startApp();
+  ada = await app.user('ada');
+  user = await LoamUser.open(ada);
+  clone = join(user.home, 'guarded');
+  await user.loam(['repo', 'create', 'guarded', '--init']);
+  await user.exec('git', ['clone', '-q', `${app.base}/ada/guarded.git`]);
+});
+afterAll(async () => {
+  await user[Symbol.asyncDispose]();
+  await app[Symbol.asyncDispose]();
+});
+
+const json = async (...args: string[]) =>
+  JSON.parse(await user.loam([...args, '--json'], { cwd: clone }));
+
+test('operators create users, and make links that sign them in', async () => {
+  await using operator = await LoamUser.open(app.admin);
+  const link = await operator.loam(['users', 'create', 'bob', '--email', 'bob@example.com']);
+  expect(link).toMatch(/^http\S+\/login\/link\?secret=\S+\n$/);
+  expect(await operator.loam(['users', 'link', 'bob'])).toMatch(/^http\S+\n$/);
+  const found = JSON.parse(await operator.loam(['users', 'list', 'bob', '--json']));
+  expect(found).toMatchObject([{ username: 'bob', email: 'bob@example.com' }]);
+  expect((await user.run(['users', 'list'])).code).toBe(5);
+  const [entry] = JSON.parse(await operator.loam(['audit', '--limit', '1', '--json']));
+  expect(entry).toMatchObject({ actor: 'admin' });
+});
+
+test('a rule requires jobs, and is replaced and deleted', async () => {
+  const rules = (...args: string[]) => user.loam(['rules', ...args], { cwd: clone });
+  await rules('set', 'main', '--require', 'test,lint');
+  await rules('set', 'release/*', '--push', 'admin', '--deletions');
+  expect(await json('rules', 'list')).toMatchObject([
+    { pattern: 'main', pushRole: 'WRITE', requiredJobs: ['test', 'lint'], allowsDeletions: false },
+    { pattern: 'release/*', pushRole: 'ADMIN', requiredJobs: [], allowsDeletions: true },
+  ]);
+  await rules('delete', 'release/*');
+  expect(await rules('list', '--repo', 'guarded')).toBe('main\twrite\ttest lint\t\n');
+});
+
+test('statuses of commits are reported and listed', async () => {
+  const set = ['statuses', 'set', 'ci/build', '--state', 'failure', '--description', 'It is red'];
+  await user.loam(set, { cwd: clone });
+  const expected = [{ context: 'ci/build', state: 'FAILURE', description: 'It is red' }];
+  expect(await json('statuses', 'list')).toMatchObject(expected);
+  expect(await json('statuses', 'list', 'main')).toMatchObject(expected);
+  expect((await user.run(['statuses', 'set', 'x'], { cwd: clone })).code).toBe(2);
+});
+
+test('names are found, and the audit log says who has changed what', async () => {
+  expect(await json('search', 'guar')).toMatchObject([{ kind: 'repository', name: 'ada/guarded' }]);
+  const entries = await json('audit', 'ada', '--actor', 'ada');
+  expect(entries).toContainEqual(
+    expect.objectContaining({ actor: 'ada', action: 'REPOSITORY_CREATE', name: 'guarded' }),
+  );
+});
