@@ -101,7 +101,7 @@ function compareLines(
   { name, kind }: Ran,
   row: Stored,
   printed: readonly string[],
-  { lost, doubled }: Comparison,
+  { lost: missing, doubled }: Comparison,
 ): void {
   const expected = new Set<string>();
   for (const { number, outcome } of row.attempts)
@@ -115,13 +115,20 @@ function compareLines(
       if (wrong >= 0)
         doubled.push(`${own[wrong]} as line ${wrong + 1} of its stream, not ${all[wrong]}`);
       if (outcome !== 'lost' && kind.cancelled !== 'waiting' && own.length < all.length)
-        lost.push(`${all.length - own.length} lines ${start}`);
+        missing.push(`${all.length - own.length} lines ${start}`);
       for (const line of all) expected.add(line);
     }
+  const reasons = printed.filter((line) => LOSS_REASON.test(line));
+  const lost = row.attempts.filter(({ outcome, begun }) => outcome === 'lost' && begun === null);
+  if (reasons.length > lost.length)
+    doubled.push(`${reasons.length} reasons of ${lost.length} losses of ${name}`);
+  for (const line of reasons) expected.add(line);
   const others = printed.filter((line) => !expected.has(line) && !NOTES.test(line));
   if (others.length > 0) doubled.push(`not of ${name}: ${others.slice(0, 3).join(' / ')}`);
 }
 
+/** Why an attempt was lost before its command began. Loam adds it to the log. */
+const LOSS_REASON = /^(Slurm|Kubernetes): /;
 /** Printed by the shell of a node when a command is killed. */
 const NOTES = /^(Killed|Terminated)$/;
 
