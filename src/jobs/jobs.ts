@@ -250,7 +250,7 @@ function throwInsertError(error: unknown, name: string, array: ArrayRequest | nu
   if (!violatesUnique(error, 'name')) throw error;
   const message = array
     ? `name: a job with the name of one of ${arrayJobName(name, 0)} to ${arrayJobName(name, array.size - 1)} exists in the namespace`
-    : `name: a job ${name} exists in the namespace`;
+    : 'name: a job of that name exists in the namespace';
   throw new AppError('already_exists', message, { field: 'name' });
 }
 

@@ -106,23 +106,23 @@ test('a ref name with the form of a commit id is rejected, and such an id names 
 });
 
 test('a name that begins with refs/ is rejected, because it would block pushes to another branch', async () => {
-  const id = await createWithClone('twice');
+  const id = await createWithClone('prefixed');
   for (const ref of ['heads/refs/heads/main', 'tags/refs/heads/main', 'refs/heads/main']) {
-    const { code, stderr } = await workspace.try('twice', 'push', 'origin', `HEAD:refs/${ref}`);
+    const { code, stderr } = await workspace.try('prefixed', 'push', 'origin', `HEAD:refs/${ref}`);
     expect([code, stderr], ref).toEqual([1, expect.stringContaining('begins with refs/ twice')]);
   }
-  await workspace.git('twice', 'push', '-q', 'origin', 'main', 'HEAD:refs/heads/refs');
+  await workspace.git('prefixed', 'push', '-q', 'origin', 'main', 'HEAD:refs/heads/refs');
   const refused = await ada.post(REPOSITORIES, { name: 'x', default_branch: 'refs/heads/main' });
   expect([refused.status, refused.body.error.message]).toEqual([
     400,
     'default_branch: must be a name without refs/ in front, such as main',
   ]);
-  await workspace.git('twice', 'push', '-q', 'origin', ':refs/heads/refs');
+  await workspace.git('prefixed', 'push', '-q', 'origin', ':refs/heads/refs');
   // A ref from before such names were rejected can be deleted.
   const dir = app.app.services.git.disk.pathOf(id);
   const ref = 'refs/heads/refs/heads/main';
   execFileSync('git', ['-C', dir, 'update-ref', ref, 'refs/heads/main'], { stdio: 'ignore' });
-  await workspace.git('twice', 'push', '-q', 'origin', `:${ref}`);
+  await workspace.git('prefixed', 'push', '-q', 'origin', `:${ref}`);
 });
 
 test('a ref name that reads could not use is rejected, without showing a path of the server', async () => {

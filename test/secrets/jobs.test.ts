@@ -776,7 +776,8 @@ test('a process gets the values, and the log hides the forms in which it prints 
     '***>',
     '***',
     '***',
-    expect.stringMatching(/^dXNlcjp.?\*\*\*$/),
+    // The next character has bits of the secret.
+    'dXNlcj***',
     '***',
     'iends',
   ]);

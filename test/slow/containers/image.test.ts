@@ -96,7 +96,7 @@ async function start(options: string[]): Promise<Container> {
       const address = await docker('port', name, '3000/tcp');
       const client = new Client(`http://${address}`, `Bearer ${TOKEN}`);
       const isReady = async () => expect((await client.get('/readyz')).status).toBe(200);
-      await eventually(isReady, 60_000).catch(async (cause) => {
+      await eventually(isReady, 240_000).catch(async (cause) => {
         throw new Error(`not ready at ${address}: ${await story(name)}`, { cause });
       });
       return client;
