@@ -170,7 +170,7 @@ test('read and push permissions are the same as over HTTP', async () => {
   expect(hidden.stderr).toContain('loam: Repository ada/closed not found');
   expect(hidden.code).toBe(128);
   const missing = await bobs.try('.', 'clone', bobs.url('ada/nothing'), 'x');
-  expect(missing.stderr).toBe(hidden.stderr);
+  expect(missing.stderr).toBe(hidden.stderr.replace('ada/closed', 'ada/nothing'));
   await ada.post(`/auth/v1/repository/ada/${id}/visibility`, { visibility: 'internal' });
   await bobs.git('.', 'clone', '-q', url, 'closed');
   await workspace.commit('closed', { 'a.txt': 'a' });
