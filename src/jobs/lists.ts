@@ -37,7 +37,7 @@ type Deps = { db: Db; pool: pg.Pool };
 export type CursorListInput = CursorPageRequest &
   SortInput & {
     filter?: Filter | null;
-    /** Lists only the first job of each array. */
+    /** Lists one job of each array: the first one that has the status. */
     foldArrays?: boolean | null;
   };
 
@@ -50,13 +50,14 @@ export async function listJobsByCursor<S extends Select>(
   select: S,
 ): Promise<CursorPage<Row<S>>> {
   const { statuses, gpus, where } = await buildConditions(services, viewer, filter ?? {});
-  if (foldArrays) where.push(Prisma.sql`not r.folded`);
   const parts: TablePart[] = [
     { alias: 'n', column: 'namespace_id', type: 'text', values: namespaceIds },
   ];
   const selectedStatuses = status
     ? [status].filter((value) => statuses?.includes(value) ?? true)
     : statuses;
+  const folding = foldArrays ? foldArraysSql(selectedStatuses, filter?.namePrefix ?? null) : null;
+  if (folding) where.push(folding.where);
   const hasOtherFilters = gpus !== null || where.length > 0;
   const counted = countsFor(viewer, selectedStatuses);
   // The indexes by GPU and by status are only ordered by creation time.
@@ -74,12 +75,40 @@ export async function listJobsByCursor<S extends Select>(
     {
       from: 'jobs',
       parts,
+      join: folding?.join,
       where: Prisma.join([visibleSql(viewer), ...where], ' and '),
       isFiltered: hasOtherFilters || selectedStatuses !== null,
       counted: counted && !hasOtherFilters ? { ...counted, namespaceIds } : null,
       select,
     },
   );
+}
+
+/**
+ * Hides all jobs of an array but one. Those of which a name prefix selects only some (`train-1`) are not hidden.
+ * @returns a condition, and a join that it needs
+ */
+function foldArraysSql(
+  statuses: readonly JobStatus[] | null,
+  namePrefix: string | null,
+): { join?: Prisma.Sql; where: Prisma.Sql } {
+  const { sql, join } = Prisma;
+  // A flag marks the first job of all. For the first one with a status there is an index. As a join (`offset 0` keeps it one),
+  // the database looks it up once for each array and not once for each of its ten thousand jobs.
+  const firstIds = [...new Set(statuses)].map(
+    (status) => sql`(select min(j.id) from jobs j
+      where j.array_id = r.array_id and j.status = ${status}::"JobStatus")`,
+  );
+  const isByStatus = firstIds.length > 0;
+  const isShown = isByStatus ? sql`r.array_id is null or r.id = f.id` : sql`not r.folded`;
+  const isPartial = sql`not exists (select 1 from job_arrays a
+    where a.id = r.array_id and starts_with(a.name || '-', ${namePrefix}))`;
+  return {
+    ...(isByStatus && {
+      join: sql`left join lateral (select least(${join(firstIds)}) as id offset 0) f on true`,
+    }),
+    where: namePrefix === null ? sql`(${isShown})` : sql`(${isShown} or ${isPartial})`,
+  };
 }
 
 /** Lists by cursor the jobs of all namespaces of a user. Only that user may list them. @throws AppError 400, 401, 403, 404 */

@@ -250,7 +250,7 @@ test('lists fold arrays, and show one when they are filtered by it', async () =>
   const list = async (args: string) => {
     const { namespace } = await it.ada.gql(
       `{ namespace(name: "ada") { jobs(first: 10, ${args}) {
-        totalCount nodes { name arrayIndex array { id name size counts { status count } } } } } }`,
+        totalCount nodes { name arrayIndex array { id name size counts { status count } totals { startedAt completedAt totalCost } } } } } }`,
     );
     return namespace.jobs;
   };
@@ -261,7 +261,13 @@ test('lists fold arrays, and show one when they are filtered by it', async () =>
   expect(nodes).toMatchObject([
     {
       name: 'sweep-0',
-      array: { name: 'sweep', size: 3, counts: [{ status: 'FAILED', count: 3 }] },
+      array: {
+        ...{ name: 'sweep', size: 3, counts: [{ status: 'FAILED', count: 3 }] },
+        totals: {
+          ...{ startedAt: expect.any(String), completedAt: expect.any(String) },
+          totalCost: expect.stringMatching(/^\d+(\.\d+)?$/),
+        },
+      },
     },
     { name: 'plain', arrayIndex: null, array: null },
   ]);
@@ -276,6 +282,41 @@ test('lists fold arrays, and show one when they are filtered by it', async () =>
   await remove(it.ada, 'ada', 'sweep-2');
   expect(await names()).toEqual(['plain']);
   expect((await it.app.pool.query('select from job_arrays')).rowCount).toBe(0);
+});
+
+test('lists with a status fold arrays to the first job with that status', async () => {
+  await using it = await start();
+  await it.create('plain', 'exit 1');
+  await it.create('sweep', 'exit 1', { array: { size: 3 } });
+  await it.create('other', 'hold', { array: { size: 12 } });
+  await it.until('plain', 'FAILED');
+  for (const index of [0, 1, 2]) await it.until(`sweep-${index}`, 'FAILED');
+  await it.app.pool.query(`update jobs set status = 'succeeded' where name = 'sweep-0'`);
+  const list = async (args: string) => {
+    const { namespace } = await it.ada.gql(
+      `{ namespace(name: "ada") { jobs(foldArrays: true, ${args}) {
+        totalCount nodes { name } pageInfo { endCursor hasNextPage } } } }`,
+    );
+    const { nodes, ...rest } = namespace.jobs;
+    return { names: nodes.map(({ name }: { name: string }) => name), ...rest };
+  };
+  const filter = 'filter: { statuses: [FAILED, TIMED_OUT] }';
+  const first = await list(`first: 1, ${filter}`);
+  expect(first).toMatchObject({ names: ['sweep-1'], totalCount: 2 });
+  const after = `first: 1, after: "${first.pageInfo.endCursor}", ${filter}`;
+  expect(await list(after)).toMatchObject({
+    names: ['plain'],
+    totalCount: 2,
+    pageInfo: { hasNextPage: false },
+  });
+  expect((await list('first: 9, status: SUCCEEDED')).names).toEqual(['sweep-0']);
+  expect((await list('first: 9, filter: { statuses: [QUEUED, RUNNING] }')).names).toEqual([
+    'other-0',
+  ]);
+  const named = (prefix: string) =>
+    list(`first: 9, sort: NAME, order: ASC, filter: { namePrefix: "${prefix}" }`);
+  expect((await named('other')).names).toEqual(['other-0']);
+  expect((await named('other-1')).names).toEqual(['other-1', 'other-10', 'other-11']);
 });
 
 test('a rerun keeps the group and the place in the array, and waits only for what has not ended', async () => {

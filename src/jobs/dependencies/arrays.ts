@@ -1,6 +1,6 @@
 /** Reads arrays of jobs. */
 import type pg from 'pg';
-import type { Prisma } from '../../../prisma/generated/client.ts';
+import { Prisma } from '../../../prisma/generated/client.ts';
 import type { JobStatus } from '../../../prisma/generated/enums.ts';
 import { notFound } from '../../base/errors.ts';
 import { resolveNamespace } from '../../identity/accounts.ts';
@@ -97,4 +97,40 @@ export async function countArrayJobs(
     values: [arrayId],
   });
   return rows;
+}
+
+export type ArrayTotals = {
+  startedAt: Date | null;
+  completedAt: Date | null;
+  totalCost: Prisma.Decimal;
+};
+
+/** Sums up the jobs of an array as `runtime.ts` computes them for one job. The viewer may see all jobs, as for the counts. */
+export async function readArrayTotals(
+  { pool }: { pool: pg.Pool },
+  arrayId: string,
+): Promise<ArrayTotals> {
+  const { rows } = await pool.query<{
+    started_at: Date | null;
+    completed_at: Date | null;
+    cost: string;
+  }>({
+    name: 'loam-array-totals',
+    text: `select min(j.started_at) as started_at,
+        case when bool_and(j.completed_at is not null) then max(j.completed_at) end as completed_at,
+        coalesce(sum(round(j.cost_per_hour * s.seconds / 3600, 4)), 0) as cost
+      from jobs j
+      left join lateral (select a.started_at, a.exited_at from job_attempts a
+        where j.status = 'running' and a.job_id = j.id and a.ended_at is null order by a.number desc limit 1) a on true
+      cross join lateral (select j.runtime_seconds + coalesce(greatest(0,
+        round(extract(epoch from coalesce(a.exited_at, now()) - a.started_at))), 0) as seconds) s
+      where j.array_id = $1 and j.array_id is not null`,
+    values: [arrayId],
+  });
+  const [row] = rows;
+  return {
+    startedAt: row?.started_at ?? null,
+    completedAt: row?.completed_at ?? null,
+    totalCost: new Prisma.Decimal(row?.cost ?? 0),
+  };
 }

@@ -3,7 +3,13 @@ import type { Prisma } from '../../../prisma/generated/client.ts';
 import type { JobStatus as Status } from '../../../prisma/generated/enums.ts';
 import { builder } from '../../platform/schema/builder.ts';
 import { selectOf } from '../../platform/schema/select.ts';
-import { type ArrayRow, countArrayJobs, findArray } from '../dependencies/arrays.ts';
+import {
+  type ArrayRow,
+  type ArrayTotals,
+  countArrayJobs,
+  findArray,
+  readArrayTotals,
+} from '../dependencies/arrays.ts';
 import { DEPENDENCY_RULES } from '../dependencies/request.ts';
 import { findJob } from '../jobs.ts';
 import type { MatrixValue } from '../matrix-values.ts';
@@ -84,6 +90,26 @@ const JobStatusCount = builder
     }),
   });
 
+const JobArrayTotals = builder.objectRef<ArrayTotals>('JobArrayTotals').implement({
+  description: 'Times and cost of all jobs of an array, without deleted jobs.',
+  fields: (t) => ({
+    startedAt: t.expose('startedAt', {
+      type: 'DateTime',
+      nullable: true,
+      description: 'When the first job started; null until then.',
+    }),
+    completedAt: t.expose('completedAt', {
+      type: 'DateTime',
+      nullable: true,
+      description: 'When the last job ended; null until all have ended.',
+    }),
+    totalCost: t.expose('totalCost', {
+      type: 'Decimal',
+      description: 'The cost of the jobs so far.',
+    }),
+  }),
+});
+
 export const JobArray = builder.objectRef<ArrayRow>('JobArray').implement({
   description: 'Jobs that one request, or a matrix of a run, created together.',
   fields: (t) => ({
@@ -102,6 +128,12 @@ export const JobArray = builder.objectRef<ArrayRow>('JobArray').implement({
       complexity: { field: 10 },
       description: 'The number of its jobs in each status, without deleted jobs.',
       resolve: ({ id }, _args, { services }) => countArrayJobs(services, id),
+    }),
+    totals: t.field({
+      type: JobArrayTotals,
+      complexity: { field: 20 },
+      description: 'The times and the cost of its jobs.',
+      resolve: ({ id }, _args, { services }) => readArrayTotals(services, id),
     }),
   }),
 });

@@ -417,7 +417,7 @@ const sliceListArgs = builder.args((t) => ({
   foldArrays: t.boolean({
     defaultValue: false,
     description:
-      'Whether to list only the first job of each array. Its `array` has the counts of the others. The conditions must hold for the first job.',
+      'Whether to list one job of each array: the first one that has a wanted status. Its `array` has the counts of the others. The other conditions must hold for this job. With a `namePrefix` that is longer than the name of the array and `-`, its jobs are listed one by one.',
   }),
 }));
 

@@ -20,6 +20,8 @@ type UnionPageQuery = {
   from: string;
   /** The list has the rows of all combinations of these values. */
   parts: readonly TablePart[];
+  /** A join that conditions can refer to, and that adds no rows. */
+  join?: Prisma.Sql | undefined;
   where: Prisma.Sql;
   /**
    * Whether the client has set a filter. Conditions on what the viewer may see do not count. With a filter, the planner must
@@ -43,7 +45,7 @@ export async function unionPage<Row>(
   { pool, rows, prisma }: PagedTable,
   sorting: Sorting,
   range: CursorPageRequest,
-  { from, parts, where, isFiltered, counted, select }: UnionPageQuery,
+  { from, parts, join: joined = Prisma.empty, where, isFiltered, counted, select }: UnionPageQuery,
 ): Promise<CursorPage<Row>> {
   const { sql, join, raw } = Prisma;
   const page = buildPageSql(sorting, range);
@@ -57,7 +59,7 @@ export async function unionPage<Row>(
     .join(', ');
   const branches = page.branches.map(
     ({ where: afterCursor, orderBy }) => sql`
-      (select ${raw(cursorColumns)} from ${raw(from)} r
+      (select ${raw(cursorColumns)} from ${raw(from)} r ${joined}
         where ${isInPart} and ${where} and ${afterCursor} order by ${orderBy} limit ${raw(String(page.take))})`,
   );
   const sum = counted && buildTotalSql(counted, sql`${[...counted.namespaceIds]}::text[]`);
@@ -88,7 +90,7 @@ export async function unionPage<Row>(
       sum ??
       sql`
       select coalesce(sum(p.total), 0)::bigint as total from ${sources} cross join lateral (
-        select count(*) as total from ${raw(from)} r where ${isInPart} and ${where}) p`;
+        select count(*) as total from ${raw(from)} r ${joined} where ${isInPart} and ${where}) p`;
     const counts = await pool.query<{ total: string }>(counting.text, counting.values);
     return Number(counts.rows[0]?.total ?? 0);
   };

@@ -1,7 +1,13 @@
 /** Arrays in lists of jobs, and what a job waits for. */
 import type { Browser } from 'playwright-core';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
-import { expectUsable, openBrowser, visit } from '../../support/browser.ts';
+import {
+  expectContrast,
+  expectUsable,
+  openBrowser,
+  setTheme,
+  visit,
+} from '../../support/browser.ts';
 import { fakeRunner } from '../../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../../support/harness.ts';
 import { has, needs } from '../../support/needs.ts';
@@ -41,13 +47,36 @@ for (const width of [1280, 390])
     await row.getByText('Array of 40 jobs, at most 4 at once').waitFor();
     await row.getByText('40', { exact: true }).waitFor();
     await expectUsable(page);
+    await page.goto('/ada/-/jobs?status=FAILED');
+    await row.waitFor();
+    expect(await page.locator('[data-job]').count()).toBe(0);
     await row.getByRole('link', { name: 'sweep', exact: true }).click();
+    await page.getByRole('heading', { level: 1, name: 'sweep' }).waitFor();
+    await page.getByText('40 of 40 jobs ended').waitFor();
+    await page.getByRole('button', { name: 'Rerun failed jobs' }).waitFor();
+    expect(await page.locator('[data-job]').count()).toBe(25);
+    await page.getByRole('button', { name: 'Show more' }).click();
+    await page.locator('[data-job="sweep-39"]').waitFor();
+    await expectUsable(page);
+    await setTheme(page, 'dark');
+    await expectContrast(page);
+    await page.getByRole('link', { name: 'Search and select jobs' }).click();
     await page.locator('[data-job="sweep-39"]').waitFor();
     expect(await page.locator('[data-job="build"]').count()).toBe(0);
     await page.getByRole('link', { name: 'Show all jobs' }).click();
     await page.locator('[data-job="build"]').waitFor();
     visitor.expectQuiet();
   });
+
+test('an array that does not exist is not found', async () => {
+  await using visitor = await visit(browser, app, { as: ada });
+  const { page } = visitor;
+  for (const id of ['arr_00000000000000000000000000', 'other']) {
+    await page.goto(`/ada/-/arrays/${id}`);
+    await page.getByRole('heading', { level: 1, name: 'Array not found' }).waitFor();
+  }
+  visitor.expectQuiet();
+});
 
 for (const colorScheme of ['light', 'dark'] as const)
   test(`the page of a job shows what it waits for, in ${colorScheme} colours`, async () => {

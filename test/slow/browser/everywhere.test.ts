@@ -16,6 +16,7 @@ let browser: Browser;
 let app: TestApp;
 let webhook: string;
 let sha: string;
+let array: string;
 
 beforeEach((ctx) => needs(ctx, 'chromium'));
 beforeAll(async () => {
@@ -31,6 +32,12 @@ beforeAll(async () => {
   );
   await submit(admin, { namespace: 'admin', name: 'done', repo: 'admin/code', command: 'echo ok' });
   await until(admin, 'admin', 'done', 'SUCCEEDED');
+  const { createJob } = await admin.gql(
+    `mutation { createJob(input: { namespace: "admin", name: "sweep", command: "exit 3", repo: "admin/code", gpu: NONE,
+      array: { size: 3 }, needs: [{ job: "done" }] }) { job { array { id } } } }`,
+  );
+  array = createJob.job.array.id;
+  for (const index of [0, 1, 2]) await until(admin, 'admin', `sweep-${index}`, 'FAILED');
   const hook = { name: 'hook', url: 'https://example.com/x', event_types: ['job.completed'] };
   const made = await admin.post('/auth/v1/seed/webhooks', { ...hook, namespaces: ['admin'] });
   webhook = made.body.id;
@@ -49,6 +56,7 @@ const pages = () => [
   '/admin',
   '/admin/-/jobs',
   '/admin/-/jobs/done',
+  `/admin/-/arrays/${array}`,
   '/admin/-/activity',
   '/admin/-/members',
   '/admin/-/usage',

@@ -23,9 +23,9 @@ const HomeQuery = graphql(
       id
       namespace { ...NamespaceOverview }
       organizations(first: 10) { nodes { ...NamespaceOverview } }
-      active: jobs(first: 50, filter: { statuses: [RUNNING, QUEUED] }) { nodes { ...HomeJob } }
+      active: jobs(first: 50, filter: { statuses: [RUNNING, QUEUED] }, foldArrays: true) { nodes { ...HomeJob } }
       mine: jobs(first: 10, filter: { creator: $username }, foldArrays: true) { nodes { ...HomeJob } }
-      failed: jobs(first: 10, filter: { statuses: [FAILED, TIMED_OUT] }) { nodes { ...HomeJob } }
+      failed: jobs(first: 10, filter: { statuses: [FAILED, TIMED_OUT] }, foldArrays: true) { nodes { ...HomeJob } }
     }
   }
   fragment NamespaceOverview on Namespace {
@@ -149,12 +149,7 @@ function JobList({
         <ul className="rows">
           {jobs.map((job) =>
             job.array ? (
-              <ArrayRow
-                key={job.id}
-                namespace={job.namespace}
-                array={job.array}
-                isIndented={false}
-              />
+              <ArrayRow key={job.id} namespace={job.namespace} array={job.array} showNamespace />
             ) : (
               <JobRow key={job.id} job={job} showNamespace />
             ),

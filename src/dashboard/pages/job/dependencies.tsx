@@ -2,7 +2,7 @@ import { Link } from '@tanstack/react-router';
 import type { ResultOf } from '../../graphql/graphql.ts';
 import { formatCount, formatEnum } from '../../ui/format.ts';
 import { JobStatusBadge } from '../../ui/status.tsx';
-import { StatusCounts } from '../jobs/array-row.tsx';
+import { ArrayLink, StatusCounts } from '../jobs/array-row.tsx';
 import type { JobFacts } from './queries.ts';
 import { Setting } from './setting.tsx';
 
@@ -20,34 +20,7 @@ export function Dependencies({ job }: { job: ResultOf<typeof JobFacts> }) {
   const { namespace, needs, array, concurrency } = job;
   return (
     <>
-      {needs.length > 0 && (
-        <Setting name="Needs">
-          <ul className="space-y-1">
-            {needs.map((need) => (
-              <li key={need.name} className="flex min-h-6 flex-wrap items-center gap-x-2">
-                {need.array ? (
-                  <ArrayLink namespace={namespace} array={need.array} />
-                ) : need.job ? (
-                  <Link
-                    to="/$namespace/-/jobs/$job"
-                    params={{ namespace, job: need.job.name }}
-                    className="link break-all"
-                  >
-                    {need.name}
-                  </Link>
-                ) : (
-                  <span>{need.name} (deleted)</span>
-                )}
-                {need.when !== 'SUCCEEDED' && (
-                  <span className="text-dim">{describeCondition(need)}</span>
-                )}
-                {need.job && <JobStatusBadge status={need.job.status} />}
-                {need.array && <StatusCounts counts={need.array.counts} />}
-              </li>
-            ))}
-          </ul>
-        </Setting>
-      )}
+      <Needs namespace={namespace} needs={needs} />
       {array && (
         <Setting name="Array">
           <ArrayLink namespace={namespace} array={array} />
@@ -66,21 +39,35 @@ export function Dependencies({ job }: { job: ResultOf<typeof JobFacts> }) {
   );
 }
 
-function ArrayLink({
-  namespace,
-  array: { id, name },
-}: {
-  namespace: string;
-  array: { id: string; name: string };
-}) {
+/** The jobs and arrays that must have ended before. */
+export function Needs({ namespace, needs }: { namespace: string; needs: readonly Need[] }) {
+  if (needs.length === 0) return null;
   return (
-    <Link
-      to="/$namespace/-/jobs"
-      params={{ namespace }}
-      search={{ array: id }}
-      className="link break-all"
-    >
-      {name}
-    </Link>
+    <Setting name="Needs">
+      <ul className="space-y-1">
+        {needs.map((need) => (
+          <li key={need.name} className="flex min-h-6 flex-wrap items-center gap-x-2">
+            {need.array ? (
+              <ArrayLink namespace={namespace} array={need.array} />
+            ) : need.job ? (
+              <Link
+                to="/$namespace/-/jobs/$job"
+                params={{ namespace, job: need.job.name }}
+                className="link break-all"
+              >
+                {need.name}
+              </Link>
+            ) : (
+              <span>{need.name} (deleted)</span>
+            )}
+            {need.when !== 'SUCCEEDED' && (
+              <span className="text-dim">{describeCondition(need)}</span>
+            )}
+            {need.job && <JobStatusBadge status={need.job.status} />}
+            {need.array && <StatusCounts counts={need.array.counts} />}
+          </li>
+        ))}
+      </ul>
+    </Setting>
   );
 }

@@ -3,6 +3,7 @@ import type { ResultOf } from '../../graphql/graphql.ts';
 import { CopyButton } from '../../ui/copy.tsx';
 import { formatDuration, formatMoney, shortSha } from '../../ui/format.ts';
 import { isFinished } from '../../ui/status.tsx';
+import { ArrayLink } from '../jobs/array-row.tsx';
 import { describeValues, useRuntime } from '../jobs/job-row.tsx';
 import { Dependencies } from './dependencies.tsx';
 import type { JobFacts } from './queries.ts';
@@ -73,22 +74,7 @@ export function JobSettings({ job }: { job: JobData }) {
             </Link>
           </Setting>
         )}
-        {job.run && (
-          <Setting name="Run">
-            <Link
-              to="/$namespace/$repository/runs/$number"
-              params={{
-                namespace: job.run.repository.namespace,
-                repository: job.run.repository.name,
-                number: `${job.run.number}`,
-              }}
-              className="link"
-            >
-              #{job.run.number}
-            </Link>{' '}
-            · {job.runJob}
-          </Setting>
-        )}
+        <RunSetting job={job} />
         {job.matrixValues.length > 0 && (
           <Setting name="Matrix">
             <code className="text-[13px] break-all">{describeValues(job.matrixValues)}</code>
@@ -179,6 +165,24 @@ export function JobSettings({ job }: { job: JobData }) {
   );
 }
 
+/** The run of an automation that created the job. */
+export function RunSetting({ job: { run, runJob } }: { job: Pick<JobData, 'run' | 'runJob'> }) {
+  if (!run) return null;
+  const { namespace, name: repository } = run.repository;
+  return (
+    <Setting name="Run">
+      <Link
+        to="/$namespace/$repository/runs/$number"
+        params={{ namespace, repository, number: `${run.number}` }}
+        className="link"
+      >
+        #{run.number}
+      </Link>{' '}
+      · {runJob}
+    </Setting>
+  );
+}
+
 /** Artifacts of another job, and where they are in the working directory. */
 function InputArtifacts({
   namespace,
@@ -195,14 +199,7 @@ function InputArtifacts({
           {jobName}
         </Link>
       ) : array ? (
-        <Link
-          to="/$namespace/-/jobs"
-          params={{ namespace }}
-          search={{ array: array.id }}
-          className="link"
-        >
-          {jobName}
-        </Link>
+        <ArrayLink namespace={namespace} array={{ id: array.id, name: jobName }} />
       ) : (
         jobName
       )}

@@ -2,5 +2,6 @@ import { definePage } from '../../root.tsx';
 
 export const jobRoutes = [
   definePage('/$namespace/-/jobs/$job', () => import('./job.tsx')),
+  definePage('/$namespace/-/arrays/$array', () => import('../jobs/array.tsx')),
   definePage('/new/job', () => import('./new.tsx')),
 ] as const;

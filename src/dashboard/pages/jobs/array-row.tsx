@@ -10,16 +10,18 @@ type JobArray = {
   counts: readonly { status: JobStatus; count: number }[];
 };
 
-/** An array of jobs in a list, with the number of its jobs in each status. The link shows its jobs. */
+/** An array of jobs in a list, with the number of its jobs in each status. */
 export function ArrayRow({
   namespace,
   array,
-  isIndented,
+  showNamespace = false,
+  isIndented = false,
 }: {
   namespace: string;
   array: JobArray;
+  showNamespace?: boolean;
   /** Whether the jobs in the list have checkboxes. */
-  isIndented: boolean;
+  isIndented?: boolean;
 }) {
   const { id, name, size, maxParallel, counts } = array;
   return (
@@ -28,14 +30,12 @@ export function ArrayRow({
       data-array={name}
     >
       <div className="min-w-0">
-        <Link
-          to="/$namespace/-/jobs"
-          params={{ namespace }}
-          search={{ array: id }}
+        {showNamespace && <span className="text-dim">{namespace} / </span>}
+        <ArrayLink
+          namespace={namespace}
+          array={{ id, name }}
           className="font-medium break-all hover:underline"
-        >
-          {name}
-        </Link>
+        />
         <p className="text-sm text-dim">
           Array of {formatCount(size, 'job')}
           {maxParallel !== null && `, at most ${maxParallel} at once`}
@@ -43,6 +43,23 @@ export function ArrayRow({
       </div>
       <StatusCounts counts={counts} />
     </li>
+  );
+}
+
+/** A link to the page of an array. */
+export function ArrayLink({
+  namespace,
+  array: { id, name },
+  className = 'link break-all',
+}: {
+  namespace: string;
+  array: Pick<JobArray, 'id' | 'name'>;
+  className?: string;
+}) {
+  return (
+    <Link to="/$namespace/-/arrays/$array" params={{ namespace, array: id }} className={className}>
+      {name}
+    </Link>
   );
 }
 

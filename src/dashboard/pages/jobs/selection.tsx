@@ -56,6 +56,7 @@ const ACTIONS = {
   },
 } as const;
 type ActionName = keyof typeof ACTIONS;
+const ALL_ACTIONS = Object.keys(ACTIONS) as ActionName[];
 
 /** The names of selected jobs; `matching`: all jobs that match the filter of the list, also those that are not shown. */
 export function useSelection(listKey: string) {
@@ -125,7 +126,10 @@ export function SelectionBar({
       )}
       {count > 0 && (
         <SelectionActions
-          selected={
+          label="Selected jobs"
+          className="ml-auto"
+          actions={ALL_ACTIONS}
+          selected={() =>
             matching ? { namespace, filter: filter ?? {} } : { namespace, names: [...names] }
           }
           onDone={() => {
@@ -142,26 +146,41 @@ export function SelectionBar({
 type Options = { dryRun?: boolean; deleteArtifacts?: boolean };
 type Changed = { done: number; skipped: { count: number; message: string }[] };
 
-function SelectionActions({ selected, onDone }: { selected: Selected; onDone: () => void }) {
+/** Buttons that first count the jobs that an action would change, and then ask. */
+export function SelectionActions({
+  label,
+  className = '',
+  actions,
+  verbs,
+  selected,
+  onDone,
+}: {
+  label: string;
+  className?: string;
+  actions: readonly ActionName[];
+  /** Texts of buttons, if not those of the actions. */
+  verbs?: Partial<Record<ActionName, string>>;
+  /** The jobs for an action. */
+  selected: (action: ActionName) => Selected;
+  onDone: () => void;
+}) {
   const change = useChange();
   const [busy, setBusy] = useState<ActionName | null>(null);
   const [planned, setPlanned] = useState<{ action: ActionName; changed: Changed } | null>(null);
 
   async function plan(action: ActionName): Promise<void> {
     setBusy(action);
-    const { changed, problem } = await change(action, selected, { dryRun: true });
+    const { changed, problem } = await change(action, selected(action), { dryRun: true });
     setBusy(null);
     if (problem) return notify(problem.message);
     if (changed.done > 0) return setPlanned({ action, changed });
-    notify(
-      `None of the selected jobs can be ${action === 'rerun' ? 'run again' : ACTIONS[action].done}`,
-    );
+    notify(`None of the jobs can be ${action === 'rerun' ? 'run again' : ACTIONS[action].done}`);
   }
 
   return (
     // biome-ignore lint/a11y/useSemanticElements: a fieldset is for fields of a form.
-    <div role="group" aria-label="Selected jobs" className="ml-auto flex flex-wrap gap-2">
-      {(Object.keys(ACTIONS) as ActionName[]).map((action) => {
+    <div role="group" aria-label={label} className={`flex flex-wrap gap-2 ${className}`}>
+      {actions.map((action) => {
         const { verb, icon: Icon } = ACTIONS[action];
         return (
           <Button
@@ -170,7 +189,7 @@ function SelectionActions({ selected, onDone }: { selected: Selected; onDone: ()
             busy={busy === action}
             onClick={() => plan(action)}
           >
-            <Icon size={15} aria-hidden /> {verb}
+            <Icon size={15} aria-hidden /> {verbs?.[action] ?? verb}
           </Button>
         );
       })}
@@ -179,7 +198,11 @@ function SelectionActions({ selected, onDone }: { selected: Selected; onDone: ()
           {...planned}
           onClose={() => setPlanned(null)}
           run={async (options) => {
-            const { changed, problem } = await change(planned.action, selected, options);
+            const { changed, problem } = await change(
+              planned.action,
+              selected(planned.action),
+              options,
+            );
             if (problem) return problem;
             const { done } = ACTIONS[planned.action];
             const skipped = countSkipped(changed);

@@ -91,10 +91,12 @@ export function JobList({ namespace, repository }: { namespace: string; reposito
     ...(array && { array }),
   };
   const isFiltered = Boolean(status || gpu || name || label || array);
+  // The jobs of an array can match one by one: `sweep-1` matches sweep-1 and sweep-10.
+  const isFolded = (of: { name: string }) => `${of.name}-`.startsWith(name);
   const [by, order] = SORTS[sort as keyof typeof SORTS] ?? SORTS.newest;
   const asked = useRetryingQuery({
     query: JobsQuery,
-    variables: { namespace, filter, first, sort: by, order, foldArrays: !isFiltered },
+    variables: { namespace, filter, first, sort: by, order, foldArrays: !array },
   });
   const live = useLiveJobs([namespace], asked.again);
   const selection = useSelection(JSON.stringify([namespace, filter]));
@@ -103,7 +105,11 @@ export function JobList({ namespace, repository }: { namespace: string; reposito
       <Filters search={search} live={<LiveDot state={live} />} />
       {array && (
         <p className="mb-4 text-sm">
-          Only jobs of one array.{' '}
+          Only jobs of{' '}
+          <Link to="/$namespace/-/arrays/$array" params={{ namespace, array }} className="link">
+            one array
+          </Link>
+          .{' '}
           <Link to="." search={{ ...search, array: undefined }} className="link">
             Show all jobs
           </Link>
@@ -126,7 +132,9 @@ export function JobList({ namespace, repository }: { namespace: string; reposito
                   selection={selection}
                   namespace={namespace}
                   filter={filter}
-                  shown={nodes.filter((job) => !job.array).map((job) => job.name)}
+                  shown={nodes
+                    .filter((job) => !(job.array && isFolded(job.array)))
+                    .map((job) => job.name)}
                   total={totalCount}
                   onChange={asked.again}
                 />
@@ -137,7 +145,7 @@ export function JobList({ namespace, repository }: { namespace: string; reposito
               )}
               <ul className="rows">
                 {nodes.map((job) =>
-                  job.array ? (
+                  job.array && isFolded(job.array) ? (
                     <ArrayRow
                       key={job.id}
                       namespace={namespace}

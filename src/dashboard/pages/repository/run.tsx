@@ -8,6 +8,7 @@ import { formatEnum } from '../../ui/format.ts';
 import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
 import { isFailed, type JobStatus, JobStatusBadge, RunStatusBadge } from '../../ui/status.tsx';
+import { ArrayRow } from '../jobs/array-row.tsx';
 import { describeValues, JobRow, JobRowData } from '../jobs/job-row.tsx';
 import { mayWrite, type RepositoryData, RepositoryFrame } from './frame.tsx';
 import { placeSteps } from './run-graph.ts';
@@ -22,7 +23,7 @@ const RunQuery = graphql(
         id number status trigger ref sha title actor approvedBy createdAt startedAt completedAt
         problems { line column message }
         steps { name needs { job when } }
-        jobs { id runJob ...JobRow }
+        jobs { id runJob status array { id name size maxParallel } ...JobRow }
       }
     }
   }
@@ -80,9 +81,13 @@ function RunDetails({ repository, number }: { repository: RepositoryData; number
             <section aria-labelledby="jobs" className="space-y-3">
               <h2 id="jobs">Jobs</h2>
               <ul className="rows">
-                {run.jobs.map((job) => (
-                  <JobRow key={job.id} job={job} />
-                ))}
+                {foldArrays(run.jobs).map(({ job, array }) =>
+                  array ? (
+                    <ArrayRow key={array.id} namespace={repository.namespace} array={array} />
+                  ) : (
+                    <JobRow key={job.id} job={job} />
+                  ),
+                )}
               </ul>
             </section>
           )}
@@ -90,6 +95,18 @@ function RunDetails({ repository, number }: { repository: RepositoryData; number
       )}
     </Load>
   );
+}
+
+/** One row for each array. Its counts come from the jobs, because asking for them takes a query for each job. */
+function foldArrays(jobs: Run['jobs']) {
+  const byRow = Map.groupBy(jobs, ({ id, array }) => array?.id ?? id);
+  return [...byRow.values()].flatMap((members) => {
+    const [job] = members;
+    if (!job) return [];
+    const byStatus = Map.groupBy(members, ({ status }) => status);
+    const counts = [...byStatus].map(([status, { length: count }]) => ({ status, count }));
+    return [{ job, array: job.array && { ...job.array, counts } }];
+  });
 }
 
 function RunHeader({ run, repository }: { run: Run; repository: RepositoryData }) {
