@@ -40,6 +40,9 @@ const MAX_TIMES = 20;
 /** Of the settings of all jobs, because a combination repeats the text of the file. */
 const MAX_SETTINGS_BYTES = 8 * 2 ** 20;
 
+/** Variables and labels of all jobs, with the defaults in each: checking them takes a microsecond each. */
+const MAX_SETTINGS = 20_000;
+
 /** A push reads the same text several times: to show its problems, and to create its run and its schedules. */
 const recent = new LRUCache<string, ReadFile>({ max: 16 });
 
@@ -146,6 +149,7 @@ class FileChecker {
   readonly problems: Problem[] = [];
   readonly #times = new Map<string, ReturnType<typeof cronProblem>>();
   #settingsBytes = 0;
+  #settings = 0;
   readonly #yaml: ReadYaml;
   readonly #file: JobFile;
   /** Of each job; none for a job with too many, and if the file has too many, because they would take long. */
@@ -172,6 +176,13 @@ class FileChecker {
       this.#checkMatrix(name, job);
       this.#checkGroup(name, job);
       this.#checkRequest(name, job);
+      if (this.#settings > MAX_SETTINGS) {
+        this.#report(
+          ['jobs', name],
+          `The jobs have more than ${MAX_SETTINGS} variables and labels together, with the defaults in each job`,
+        );
+        break;
+      }
     }
     if (this.problems.length === 0) this.#checkCycles();
     this.#checkCounts();
@@ -309,6 +320,7 @@ class FileChecker {
       }
       const combination = longestValues(combinations);
       const settings = toRequest({ job, defaults, branch: 'main', combination });
+      this.#settings += (settings.env?.length ?? 0) + (settings.labels?.length ?? 0);
       checkRequest({ ...settings, ...common, image: null });
       const bytes = Buffer.byteLength(JSON.stringify([settings, job.inputs]));
       this.#settingsBytes += bytes * this.#countCombinations(name);

@@ -26,6 +26,8 @@ const MAX_DEPTH = 16;
 /** Words, signs, spaces and line ends. The library takes 50 ms for this many, and a file of 100 jobs has about 10,000. */
 const MAX_LEXEMES = 25_000;
 export const MAX_PROBLEMS = 50;
+const ESCAPE =
+  /\\(?:[0abefnrtvNLP_ "/\\\t\r\n]|x[\dA-Fa-f]{2}|u[\dA-Fa-f]{4}|U00(?:0[\dA-Fa-f]|10)[\dA-Fa-f]{4})/g;
 
 export type ReadYaml = {
   /** Undefined if the text cannot be read. */
@@ -54,11 +56,16 @@ export function readYaml(text: string): ReadYaml {
     });
     return failed();
   }
-  const { tokens, tooDeep, tooMany } = parse(text, lines);
+  const { tokens, tooDeep, tooMany, tooWrong } = parse(text, lines);
   if (tooDeep !== null)
     report(tooDeep, `Values must not be nested deeper than ${MAX_DEPTH} levels`);
   if (tooMany !== null)
     report(tooMany, `The file must have at most ${MAX_LEXEMES} words and signs`);
+  if (tooWrong !== null)
+    report(
+      tooWrong,
+      `The text in quotes has more than ${MAX_PROBLEMS} escapes that YAML does not know`,
+    );
   if (problems.length > 0) return failed();
   // The library compares each key with all others to find duplicates; `checkNodes` takes linear time.
   const options = { version: '1.2', uniqueKeys: false, prettyErrors: false } as const;
@@ -81,6 +88,7 @@ type Parsed = {
   /** The offsets at which the text has too much of something, or null. */
   tooDeep: number | null;
   tooMany: number | null;
+  tooWrong: number | null;
 };
 
 /** Stops at the limits, and after enough errors. */
@@ -89,6 +97,8 @@ function parse(text: string, lines: LineCounter): Parsed {
   const tokens: CST.Token[] = [];
   let lexemes = 0;
   let errors = 0;
+  let wrongEscapes = 0;
+  const upTo: Parsed = { tokens, tooDeep: null, tooMany: null, tooWrong: null };
   lines.addNewLine(0);
   for (const lexeme of new Lexer().lex(text)) {
     for (const token of parser.next(lexeme)) {
@@ -97,13 +107,19 @@ function parse(text: string, lines: LineCounter): Parsed {
     }
     lexemes++;
     // A document and a scalar are on the stack too.
-    if (parser.stack.length > MAX_DEPTH + 2)
-      return { tokens, tooDeep: parser.offset, tooMany: null };
-    if (lexemes > MAX_LEXEMES) return { tokens, tooDeep: null, tooMany: parser.offset };
+    if (parser.stack.length > MAX_DEPTH + 2) return { ...upTo, tooDeep: parser.offset };
+    if (lexemes > MAX_LEXEMES) return { ...upTo, tooMany: parser.offset };
+    // The composer makes an error with a stack for each.
+    if (lexeme.startsWith('"')) wrongEscapes += countWrongEscapes(lexeme);
+    if (wrongEscapes > MAX_PROBLEMS) return { ...upTo, tooWrong: parser.offset - lexeme.length };
     if (errors > MAX_PROBLEMS) break;
   }
   tokens.push(...parser.end());
-  return { tokens, tooDeep: findTooDeep(tokens), tooMany: null };
+  return { ...upTo, tooDeep: findTooDeep(tokens) };
+}
+
+function countWrongEscapes(quoted: string): number {
+  return quoted.replaceAll(ESCAPE, '').split('\\').length - 1;
 }
 
 /** The offset of the first value below `MAX_DEPTH`, or null. */

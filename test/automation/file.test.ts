@@ -245,6 +245,18 @@ test('hostile files are refused quickly', () => {
     expect(problemsOf(many.repeat(15_000))).toEqual([expect.stringMatching(/at most 25000 words/)]);
   for (const wrong of [']', '|1\n', '*a ]'])
     expect(problemsOf(wrong.repeat(25_000)).length).toBeLessThanOrEqual(51);
+  for (const wrong of [`"${'\\q'.repeat(60_000)}"`, '- "\\xZZ"\n'.repeat(9_000)])
+    expect(problemsOf(wrong)).toEqual([expect.stringMatching(/more than 50 escapes/)]);
+  expect(problemsOf(`"${'\\\\q\\x41\\u00e9\\U0001F600'.repeat(100)}"`)).toEqual([
+    expect.stringMatching(/mapping/),
+  ]);
+  const variables = Array.from({ length: 900 }, (_, i) => `E${i}: 1`).join();
+  const few = Array.from({ length: 100 }, () => 'on: {manual: true}, env: {A: 1}');
+  expect(
+    problemsOf(
+      `defaults: {env: {${variables}}}\njobs:\n${few.map((line, i) => `  j${i}: {command: x, ${line}}`).join('\n')}`,
+    ),
+  ).toEqual([expect.stringMatching(/more than 20000 variables/)]);
   // One problem, although each of the thousand times would take long to check.
   const never = (job: number) =>
     Array.from(
