@@ -1,9 +1,16 @@
-/** Texts of users that would take minutes if the time of reading them were not linear: the time limit of the test ends it then. */
+/**
+ * Texts of users that would take minutes if the time of reading them were not linear: the time limit of the test ends it then.
+ * And bodies that would take the memory of the server.
+ */
+import type { IncomingMessage } from 'node:http';
+import { PassThrough } from 'node:stream';
 import { expect, test } from 'vitest';
+import type { AppError } from '../../src/base/errors.ts';
 import { parseAllowedImages, parseImageReference } from '../../src/base/image-reference.ts';
 import { Pattern } from '../../src/base/pattern.ts';
 import { parseCommit } from '../../src/git/objects/commit.ts';
-import { parseBody } from '../../src/platform/web/request-body.ts';
+import { parseBody, readBodyBytes } from '../../src/platform/web/request-body.ts';
+import { eventually } from '../support/eventually.ts';
 
 test('a commit whose author consists of <', () => {
   const line = `${'<'.repeat(1_000_000)} 1 +0000`;
@@ -33,4 +40,34 @@ test('bodies with many escapes', () => {
   for (const half of ['\\ud83d', 'a\\ude00', '\\ud83d\\ud83d\\ude00'])
     expect(() => parseBody(text(half))).toThrow('must not contain half of a surrogate pair');
   expect(parseBody('{"text":"\\\\ud800"}')).toEqual({ text: '\\ud800' });
+});
+
+test('bodies that clients have not sent to their end', async () => {
+  const chunk = Buffer.alloc(2 ** 20 - 1);
+  const outcomes: unknown[] = [];
+  const send = (bytes: Buffer) => {
+    const body = Object.assign(new PassThrough(), { headers: {} });
+    const index = outcomes.push('open') - 1;
+    readBodyBytes(body as unknown as IncomingMessage).then(
+      (all) => (outcomes[index] = all.length),
+      (error: AppError) => (outcomes[index] = error.status),
+    );
+    body.write(bytes);
+    return body;
+  };
+  const small = send(Buffer.alloc(16_384));
+  const large = Array.from({ length: 130 }, () => send(chunk));
+  await eventually(() => expect(outcomes.slice(0, 4)).toEqual(['open', 503, 503, 'open']));
+  for (const body of [small, ...large]) body.end();
+  await eventually(() =>
+    expect(outcomes).toEqual([
+      ...[16_384, 503, 503],
+      ...Array.from({ length: 128 }, () => chunk.length),
+    ]),
+  );
+  // Their memory counts no more.
+  const later = send(chunk);
+  later.destroy();
+  send(chunk).end();
+  await eventually(() => expect(outcomes.slice(-2)).toEqual([400, chunk.length]));
 });

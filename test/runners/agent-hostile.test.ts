@@ -389,8 +389,12 @@ describe('the requests of agents', () => {
         text: expect.stringContaining('Agents send too much at once'),
       }),
     );
-    // Requests without a body go on.
+    // Requests without a body go on, and those with a short one.
     expect((await honest.send('GET', 'control')).status).toBe(200);
+    expect(
+      (await honest.send('POST', 'report', { json: { started: { pid: 1, startedAt: 1 } } })).status,
+    ).toBe(200);
+    expect((await (await made.submit()).claim()).status).toBe(200);
     for (const socket of sockets) socket.destroy();
     await eventually(async () =>
       expect((await honest.log(frames.length, frames)).status).toBe(200),

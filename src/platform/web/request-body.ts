@@ -7,7 +7,7 @@
  */
 
 import type { IncomingMessage } from 'node:http';
-import { invalid } from '../../base/errors.ts';
+import { type AppError, busy, invalid } from '../../base/errors.ts';
 
 /** @throws JsonSyntaxError */
 export function parseJson(text: string): unknown {
@@ -169,26 +169,64 @@ function describeCharacter(text: string, at: number): string {
 
 /** A larger body gets 400, because the API contract has no 413. */
 const MAX_BODY_BYTES = 1024 * 1024;
+/** Bodies up to this size are never refused, so that those who send large ones cannot keep others from the API. */
+const SMALL_BODY_BYTES = 16 * 1024;
+/** Of all larger bodies together that clients have not sent to their end. */
+const MAX_OPEN_BYTES = 128 * 2 ** 20;
+
+/** The bytes of each larger body that is being received, oldest first, with what refuses it. */
+const openBodies = new Map<(error: AppError) => void, number>();
+let openBytes = 0;
+
+function closeBody(refuse: (error: AppError) => void): void {
+  openBytes -= openBodies.get(refuse) ?? 0;
+  openBodies.delete(refuse);
+}
+
+/** Refuses the oldest bodies if all take too much: clients that keep them open gain nothing by that. */
+function growBody(refuse: (error: AppError) => void, size: number): void {
+  openBytes += size - (openBodies.get(refuse) ?? 0);
+  openBodies.set(refuse, size);
+  for (const oldest of openBodies.keys()) {
+    if (openBytes <= MAX_OPEN_BYTES) return;
+    closeBody(oldest);
+    oldest(busy('Clients send too much at once', 1));
+  }
+}
 
 /**
- * The rest of a body that is too large is discarded as it arrives, within the limits of connections.ts.
- * @throws AppError 400 if the body is too large or the client disconnects before its end
+ * The rest of a body that is refused is discarded as it arrives, within the limits of connections.ts.
+ * @throws AppError 400 if the body is too large or the client disconnects before its end; 503 if the bodies of all clients take
+ *   too much memory
  */
 export async function readBodyBytes(req: IncomingMessage): Promise<Buffer<ArrayBuffer>> {
   const tooLarge = () => invalid(null, 'The body is larger than 1 MiB');
   if (Number(req.headers['content-length'] ?? 0) > MAX_BODY_BYTES) throw tooLarge();
   const { promise, resolve, reject } = Promise.withResolvers<Buffer<ArrayBuffer>>();
-  const chunks: Buffer[] = [];
+  let chunks: Buffer[] | null = [];
   let size = 0;
+  const refuse = (error: AppError) => {
+    chunks = null;
+    reject(error);
+  };
   req.on('data', (chunk: Buffer) => {
+    if (chunks === null) return;
     size += chunk.length;
-    if (size <= MAX_BODY_BYTES) chunks.push(chunk);
-    else reject(tooLarge());
+    if (size > MAX_BODY_BYTES) {
+      closeBody(refuse);
+      return refuse(tooLarge());
+    }
+    chunks.push(chunk);
+    if (size > SMALL_BODY_BYTES) growBody(refuse, size);
   });
-  req.on('end', () => resolve(Buffer.concat(chunks)));
+  req.on('end', () => {
+    closeBody(refuse);
+    if (chunks) resolve(Buffer.concat(chunks));
+  });
   // If the client disconnects, no response is needed, but the handler must not wait forever.
   const onEarlyEnd = () => {
-    if (!req.readableEnded) reject(invalid(null, 'The body ended early'));
+    closeBody(refuse);
+    if (!req.readableEnded) refuse(invalid(null, 'The body ended early'));
   };
   req.on('error', onEarlyEnd).on('close', onEarlyEnd);
   return promise;

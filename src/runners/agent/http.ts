@@ -83,8 +83,8 @@ const failureSchema = z.object({ reason: sentence.nullable() });
 const MAX_OPEN_REQUESTS = 16;
 const MAX_JSON_BYTES = 64 * 1024;
 /**
- * Bodies are kept in memory until their end, so these limits count the bodies that are being received: of all agents, and of one
- * attempt. An agent sends one part of its log at a time, and may repeat it before the broken connection is noticed.
+ * Bodies are kept in memory until their end, so these limits count the bodies that are being received: the parts of logs of all
+ * agents, and all bodies of one attempt. An agent sends one part of its log at a time, and may repeat it before the broken connection is noticed.
  */
 const MAX_BODY_BYTES = 32 * 2 ** 20;
 const MAX_BODY_BYTES_OF_ATTEMPT = 2 * LOG_REQUEST_BYTES;
@@ -160,17 +160,22 @@ export function createAgentsRouter({
   };
   const bodyBytes = new WeakMap<AgentSession, number>();
   let allBodyBytes = 0;
-  /** Reserves memory for the body until the response. The agent repeats a request that is refused here. */
+  /**
+   * Reserves memory for the body until the response. The agent repeats a request that is refused here. Short bodies count for
+   * their attempt only: otherwise a few hostile jobs could keep the claims and the ends of all others from being received.
+   */
   const reserve = (limit: number): AttemptHandler => {
+    const isShort = limit <= MAX_JSON_BYTES;
     return (req, res, next) => {
       const { session } = res.locals;
       const bytes = maxBodyBytes(req, limit);
       const used = bodyBytes.get(session) ?? 0;
       if (used + bytes > MAX_BODY_BYTES_OF_ATTEMPT)
         throw new AppError('rate_limit_exceeded', 'The attempt sends too much at once');
-      if (allBodyBytes + bytes > MAX_BODY_BYTES) throw busy('Agents send too much at once');
+      if (!isShort && allBodyBytes + bytes > MAX_BODY_BYTES)
+        throw busy('Agents send too much at once');
       const add = (change: number) => {
-        allBodyBytes += change;
+        if (!isShort) allBodyBytes += change;
         bodyBytes.set(session, (bodyBytes.get(session) ?? 0) + change);
       };
       add(bytes);
