@@ -488,7 +488,16 @@ function eventData(row: PayloadRow, namespace: string): JobEventData {
 }
 
 /** Maximum number of characters in `progress`. */
-export const MAX_PROGRESS = 1_000;
+const MAX_PROGRESS = 1_000;
+
+/** The text as `progress`. Texts of engines and jobs may have NUL or half of a surrogate pair, which PostgreSQL cannot store. */
+export function toProgress(text: string): string {
+  return toStorable(text.slice(0, MAX_PROGRESS));
+}
+
+export function toStorable(text: string): string {
+  return text.replaceAll('\0', '\uFFFD').toWellFormed();
+}
 
 /** The texts of `progress` for jobs that do not print any progress. */
 export const PHASES = {

@@ -598,6 +598,14 @@ describe('the life cycle of a job', () => {
     expect(await lines(ada, 'ada', 'unstartable')).toEqual(['there is no such thing']);
   });
 
+  test('a reason that PostgreSQL cannot store ends the job all the same', async () => {
+    // Half of the last character of `progress` is cut off.
+    await run('odd-reason', `unstartable \\u0000${'x'.repeat(990)}\\ud83d\\ude00`);
+    const { progress } = await reaches('odd-reason', 'FAILED');
+    expect(progress).toBe(`failed: \ufffd${'x'.repeat(990)}\ufffd`);
+    expect(await lines(ada, 'ada', 'odd-reason')).toEqual([`\ufffd${'x'.repeat(990)}😀`]);
+  });
+
   test('failures are retried after a delay; all attempts share one log', async () => {
     await run('again', 'echo try; exit 1', { retries: 1 });
     const done = await reaches('again', 'FAILED');

@@ -1,7 +1,7 @@
 /**
  * A runner without processes, for tests. It understands `echo TEXT`, `echo TEXT > PATH` (a file), `flood LINES BYTES` (that
  * many lines of that length), `exit N`, `sleep SECONDS`, `hold` (until the test calls `release`), `busy` (without end), `trap N`
- * (exit with N on SIGTERM), `stubborn` (ignore SIGTERM), `unstartable` and `lose`, joined by `;`; other commands do nothing.
+ * (exit with N on SIGTERM), `stubborn` (ignore SIGTERM), `unstartable REASON` (with the escapes of JSON) and `lose`, joined by `;`; other commands do nothing.
  * Given to a second server, it acts as the machine that outlived the first.
  */
 import { once } from 'node:events';
@@ -106,7 +106,10 @@ export function fakeRunner(options: Options = {}): FakeRunner {
       else if (verb === 'stubborn') work.exitOnTerm = null;
       else if (verb === 'lose') return finish(work, { kind: 'lost' });
       else if (verb === 'unstartable')
-        return finish(work, { kind: 'unstartable', reason: 'there is no such thing' });
+        return finish(work, {
+          kind: 'unstartable',
+          reason: text ? JSON.parse(`"${text}"`) : 'there is no such thing',
+        });
       else if (verb === 'sleep' || verb === 'busy') {
         const ms = verb === 'busy' ? 2 ** 31 - 1 : Number(text) * 1000;
         await delay(ms, undefined, { signal: work.end.signal }).catch(() => {});

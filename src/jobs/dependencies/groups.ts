@@ -1,6 +1,6 @@
 /** Groups that limit how many jobs run at once, and the texts that say what a blocked job waits for. */
 import type { GroupConflict, JobStatus, NeedCondition } from '../../../prisma/generated/enums.ts';
-import { isOver, MAX_PROGRESS, PHASES } from '../state.ts';
+import { isOver, PHASES, toProgress } from '../state.ts';
 
 /** A slot that a job needs before it may start; see the model `JobSlot`. */
 export type SlotRequest = {
@@ -107,7 +107,7 @@ export function describeReplaced(replacedBy: string): string {
 export const SKIPPED = `${PHASES.cancelled}: its concurrency group was taken`;
 
 function cut(text: string): string {
-  return text.slice(0, MAX_PROGRESS);
+  return toProgress(text);
 }
 
 /**

@@ -22,7 +22,7 @@ import { createAttemptLogWriter } from '../logs/cap.ts';
 import { createMask } from '../logs/mask.ts';
 import type { LogLine } from '../logs/pages.ts';
 import type { Secrets } from '../secrets.ts';
-import { commitMove, MAX_PROGRESS, PHASES, statusTopic } from '../state.ts';
+import { commitMove, PHASES, statusTopic, toProgress } from '../state.ts';
 import { sampleUsageUntilAborted } from '../usage-sampling.ts';
 import { type Attempt, type Deps, type Hold, readAttempt, readHold } from './attempt-row.ts';
 import type { ClaimedAttempt } from './claim.ts';
@@ -426,7 +426,7 @@ async function copyLog(
       const text = mask(message.replaceAll('\0', '\uFFFD'));
       const printed = stream === 'stdout' ? PROGRESS.exec(text)?.[1] : undefined;
       if (printed === undefined) shown.push({ timestamp, message: text });
-      else progress = printed.trim().slice(0, MAX_PROGRESS).toWellFormed();
+      else progress = toProgress(printed.trim());
     }
     await running;
     // Storing lines needs disk space. Until there is enough, the runner keeps the log.

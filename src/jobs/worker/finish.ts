@@ -33,11 +33,12 @@ import { runSpanUntil, secondsBetween } from '../runtime.ts';
 import {
   commitMove,
   type LockedJob,
-  MAX_PROGRESS,
   type Move,
   moveJob,
   noteAttemptEnd,
   PHASES,
+  toProgress,
+  toStorable,
 } from '../state.ts';
 import type { Attempt, Deps } from './attempt-row.ts';
 
@@ -225,7 +226,7 @@ function decideMove(
   if (outcome.kind === 'unstartable')
     return {
       to: 'failed',
-      phase: `failed: ${outcome.reason}`.slice(0, MAX_PROGRESS),
+      phase: toProgress(`failed: ${outcome.reason}`),
       set: { exitCode: SYSTEM_FAILURE_EXIT_CODE },
     };
   const { exitCode, timedOut, startedAt, endedAt } = outcome;
@@ -242,7 +243,7 @@ function decideMove(
   if (succeeded && storeFailure !== undefined)
     return {
       to: 'failed',
-      phase: `failed: ${storeFailure}`.slice(0, MAX_PROGRESS),
+      phase: toProgress(`failed: ${storeFailure}`),
       ran,
       set: { ...set, exitCode: SYSTEM_FAILURE_EXIT_CODE },
     };
@@ -305,7 +306,10 @@ async function appendNotes(
   });
   const from = (row?.logCursor ?? null) as LogCursor | null;
   if (!row || Number(from?.noted ?? 0) >= step) return;
-  const lines = messages.map((message) => ({ timestamp: new Date(), message }));
+  const lines = messages.map((message) => ({
+    timestamp: new Date(),
+    message: toStorable(message),
+  }));
   const { jobId, job } = row;
   const newestTime = job.logUntil && endOfMillisecond(job.logUntil);
   const to = { ...from, noted: step };
@@ -331,11 +335,10 @@ export function endLostAttempt(
       const lossCount = job.lossCount + 1;
       const set = { lossCount };
       const queued = `waiting for capacity: ${reason ?? 'the machine was lost'}`;
-      if (lossCount <= MAX_LOSSES)
-        return { to: 'queued', phase: queued.slice(0, MAX_PROGRESS), set };
+      if (lossCount <= MAX_LOSSES) return { to: 'queued', phase: toProgress(queued), set };
       const failed = `failed: its machine or its supervising process was lost ${lossCount} times`;
       const phase = reason === undefined ? failed : `${failed}, at last: ${reason}`;
-      return { to: 'failed', phase: phase.slice(0, MAX_PROGRESS), set };
+      return { to: 'failed', phase: toProgress(phase), set };
     });
     // Needed even if the attempt no longer holds the job: followers of a cancelled job wait for this notification.
     await notifyReaders(tx, `job:${jobId}`);

@@ -2,7 +2,7 @@
  * Writes the `progress` of a job that has an attempt but does not run yet: the download of its image, its checkout, and the
  * reason why a cluster has not started it.
  */
-import { MAX_PROGRESS } from '../state.ts';
+import { toProgress } from '../state.ts';
 import type { Attempt, Deps } from './attempt-row.ts';
 
 export type ProgressReporter = AsyncDisposable & {
@@ -30,7 +30,7 @@ export function createProgressReporter({ db, log }: Deps, { id, job }: Attempt):
 
   return {
     report(text) {
-      const progress = text.slice(0, MAX_PROGRESS);
+      const progress = toProgress(text);
       if (progress === last) return;
       last = progress;
       next = progress;
