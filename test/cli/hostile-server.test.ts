@@ -156,6 +156,9 @@ const GIT_PATHS = [
   '.g\u200cit/config',
   '\ufeff.Git/config',
   'a\\.git\\config',
+  // A repository without a .git.
+  'bare/HEAD',
+  'head. ',
 ];
 
 /** A client of a server whose job left these files; each has its path as its text. */
@@ -178,7 +181,18 @@ function offering(...paths: string[]) {
 
 test('artifacts do not enter a .git, in any spelling that a file system takes for it', async () => {
   const leftOut: string[][] = [];
-  const fine = ['.github/x', '.gitignore', 'git/x', 'git~/x', 'x.git/x'];
+  const fine = [
+    'bare/config',
+    'bare/objects/x',
+    'bare/refs/x',
+    'HEAD/x',
+    'HEAD.md',
+    '.github/x',
+    '.gitignore',
+    'git/x',
+    'git~/x',
+    'x.git/x',
+  ];
   const written = await offering(...GIT_PATHS, ...fine).download(join(folder, 'git'), {
     onLeftOut: ({ path }, reason) => leftOut.push([path, reason]),
     force: true,

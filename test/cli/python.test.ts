@@ -438,7 +438,7 @@ test('artifacts do not enter a .git, and replace only files of earlier downloads
     'a\\.git',
   ];
   await using server = await serveArchive(
-    [...hostile, '.gitignore', 'deep/mine'].map((name) => ({ name, text: 'new' })),
+    [...hostile, 'HEAD', '.gitignore', 'deep/mine'].map((name) => ({ name, text: 'new' })),
   );
   const seen = await value(
     `
@@ -462,7 +462,7 @@ print(json.dumps([*seen, str(warned[0].message), mine.read_text(), sorted(map(st
     [['.gitignore'], true, 'my own'],
     [['.gitignore', 'deep/mine'], false, 'new'],
     [['.gitignore', 'deep/mine'], false, 'new'],
-    "Files were left out: 6 with .git in their paths, such as '.git/config'; 1 existing, from no download, such as 'deep/mine'",
+    "Files were left out: 6 with .git in their paths, such as '.git/config'; 1 that git would take for its HEAD, such as 'HEAD'; 1 existing, from no download, such as 'deep/mine'",
     'my own',
     ['kept/.gitignore', 'kept/deep', 'kept/deep/mine'],
   ]);

@@ -991,9 +991,9 @@ class Artifacts:
         """
         Downloads all files into a folder, which is created, and returns their paths in it. After a cut, also one of the program,
         the download continues where it was; the folder has a hidden file until then. A warning names what is left out: links,
-        paths with a part that git would take for `.git`, and, without `force`, files whose place is taken by a file that no
-        earlier download wrote, or that has been changed since. Raises `LoamError` with the code `unsafe_archive` for a path that
-        leads out of the folder.
+        paths with a part that git would take for `.git`, files named `HEAD`, and, without `force`, files whose place is taken by
+        a file that no earlier download wrote, or that has been changed since. Raises `LoamError` with the code `unsafe_archive`
+        for a path that leads out of the folder.
         """
         target = pathlib.Path(folder)
         target.mkdir(parents=True, exist_ok=True)
@@ -2028,6 +2028,9 @@ def _extract(archive: pathlib.Path, target: pathlib.Path, force: bool) -> list[s
                     left_out.setdefault("with .git in their paths", []).append(member.name)
                 elif member.isdir():
                     _make_folders(target, parts)
+                # With it, git takes the folder for a repository, and runs programs of a `config` beside it.
+                elif _GIT_HEAD.match(_HFS_IGNORED.sub("", re.split(r"[/\\]", member.name)[-1])):
+                    left_out.setdefault("that git would take for its HEAD", []).append(member.name)
                 # A few bytes of a sparse file could fill the disk.
                 elif not member.isreg() or member.issparse() or not parts:
                     left_out.setdefault("links or special files", []).append(member.name)
@@ -2099,6 +2102,8 @@ class _DownloadRecord:
 _HFS_IGNORED = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
 # NTFS has short names such as `GIT~1`, ignores dots and spaces at the end, and names streams after a colon.
 _GIT_FOLDER = re.compile(r"(?:\.git|git~[0-9]+)[. ]*(?::|\Z)", re.IGNORECASE | re.ASCII)
+
+_GIT_HEAD = re.compile(r"head[. ]*(?::|\Z)", re.IGNORECASE | re.ASCII)
 
 
 def _enters_git_folder(path: str) -> bool:

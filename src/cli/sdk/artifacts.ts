@@ -78,8 +78,8 @@ export class Artifacts {
 
   /**
    * Downloads the files into a folder, several at once. A file whose transfer was cut is continued, also by a later call.
-   * Left out are files below a folder that git would take for its `.git`, and, without `force`, files whose place is taken
-   * by a file that no earlier download wrote, or that has been changed since. Only in Node.
+   * Left out are files below a folder that git would take for its `.git`, files named `HEAD`, and, without `force`, files whose
+   * place is taken by a file that no earlier download wrote, or that has been changed since. Only in Node.
    * @returns the files that were written
    * @throws LoamError; `bad_answer` for a file name that leads out of the folder
    */

@@ -2,7 +2,7 @@
 import type * as FileSystem from 'node:fs/promises';
 import { DownloadRecord } from './download-record.ts';
 import { LoamError } from './errors.ts';
-import { entersGitFolder } from './git-folder.ts';
+import { isOfGit } from './git-folder.ts';
 import { Backoff, type RetryOptions } from './retry.ts';
 import { chunksOf, unreachable } from './transport.ts';
 
@@ -15,8 +15,8 @@ export type ArtifactFile = {
 };
 
 /**
- * Why a file was not written: git would take a part of its path for `.git`, or a file or link has its name that no earlier
- * download wrote.
+ * Why a file was not written: git would take a part of its path for `.git`, or the file for the `HEAD` of a repository, or a
+ * file or link has its name that no earlier download wrote.
  */
 export type LeftOutReason = 'git_folder' | 'exists';
 
@@ -72,7 +72,7 @@ export class DownloadFolder {
    */
   async download(file: ArtifactFile, transfer: Transfer): Promise<LeftOutReason | null> {
     const parts = safeParts(file.path);
-    if (entersGitFolder(file.path)) return 'git_folder';
+    if (isOfGit(file.path)) return 'git_folder';
     const target = await this.#prepare(parts);
     const found = await this.#fs.lstat(target, { bigint: true }).catch(() => null);
     if (found?.isDirectory()) throw unsafe(file.path, `${target} is a folder`);

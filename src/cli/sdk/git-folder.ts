@@ -5,7 +5,19 @@ const IGNORED = /[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]/g;
 /** NTFS has short names such as `GIT~1`, ignores dots and spaces at the end, and names streams after a colon. */
 const GIT = /^(?:\.git|git~\d+)[. ]*(?::|$)/i;
 
+/** The file without which git takes no folder for a repository. A trailing dot or space as above. */
+const HEAD = /^head[. ]*(?::|$)/i;
+
+/**
+ * Whether git could use the file as its own: it is in a `.git`, or it makes its folder a repository without one, with a `config`
+ * beside it whose programs run at `git status`.
+ */
+export function isOfGit(path: string): boolean {
+  const name = path.split(/[/\\]/).at(-1) as string;
+  return entersGitFolder(path) || HEAD.test(name.replace(IGNORED, ''));
+}
+
 /** Whether a path leads into a `.git` on any file system. A backslash separates folders on some of them. */
-export function entersGitFolder(path: string): boolean {
+function entersGitFolder(path: string): boolean {
   return path.split(/[/\\]/).some((part) => GIT.test(part.replace(IGNORED, '')));
 }
