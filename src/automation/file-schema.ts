@@ -13,6 +13,8 @@ export const JOBS_FILE = '.loam/jobs.yml';
 export const JOB_KEY = /^[A-Za-z0-9][A-Za-z0-9_-]{0,59}$/;
 const VARIABLE = /^[A-Za-z_][A-Za-z0-9_]*$/;
 
+/** Characters, before and after the values of the matrix are put in. */
+export const MAX_IMAGE = 512;
 const MAX_JOBS_IN_FILE = 100;
 const MAX_PATTERNS = 50;
 const MAX_SCHEDULES = 10;
@@ -75,7 +77,7 @@ const on = z
   .describe('What starts the job. A job without `on` runs in each run that has all jobs it needs.');
 
 const hardware = {
-  image: z.string().optional().describe(
+  image: z.string().max(MAX_IMAGE).optional().describe(
     // biome-ignore lint/suspicious/noTemplateCurlyInString: the text of the file has it.
     'The container image in which the command runs. `${key}` stands for a value of the matrix.',
   ),

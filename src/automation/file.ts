@@ -5,7 +5,13 @@ import { AppError, invalid } from '../base/errors.ts';
 import { type CreateInput, checkRequest } from '../jobs/jobs.ts';
 import { validatePattern } from '../repositories/repositories.ts';
 import { type CronTime, cronProblem } from './cron.ts';
-import { type FileDefaults, type FileJob, fileSchema, JOBS_FILE } from './file-schema.ts';
+import {
+  type FileDefaults,
+  type FileJob,
+  fileSchema,
+  JOBS_FILE,
+  MAX_IMAGE,
+} from './file-schema.ts';
 import { type Combination, combine, countOriginals, MAX_COMBINATIONS } from './matrix.ts';
 import {
   MAX_FILE_BYTES,
@@ -309,10 +315,11 @@ class FileChecker {
     const image = job.image ?? defaults.image;
     const common = { namespace: 'n', name: 'n', repo: 'n/n' };
     try {
-      const images = new Set(
-        combinations.flatMap((one) => (image === undefined ? [] : expandValues(image, one))),
-      );
-      for (const one of images) {
+      const images = new Set<string>();
+      for (const values of image === undefined ? [] : combinations) {
+        const one = expandValues(image, values);
+        if (images.has(one)) continue;
+        images.add(one);
         const unknown = one.match(/\$\{[^}]{0,60}\}?/)?.[0];
         if (unknown !== undefined)
           throw invalid('image', `${quote(unknown)} is not a key in all combinations of a matrix`);
@@ -470,7 +477,8 @@ function longestValues(combinations: readonly Combination[]): Combination {
 /** Inserts the values of the matrix: `node:${version}`. */
 function expandValues(text: string, combination: Combination): string {
   return text.replaceAll(/\$\{(\w{1,60})\}/g, (whole, key) =>
-    Object.hasOwn(combination, key) ? (combination[key] ?? whole) : whole,
+    // A longer image is refused.
+    Object.hasOwn(combination, key) ? (combination[key] ?? whole).slice(0, MAX_IMAGE + 1) : whole,
   );
 }
 

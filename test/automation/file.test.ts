@@ -257,6 +257,17 @@ test('hostile files are refused quickly', () => {
       `defaults: {env: {${variables}}}\njobs:\n${few.map((line, i) => `  j${i}: {command: x, ${line}}`).join('\n')}`,
     ),
   ).toEqual([expect.stringMatching(/more than 20000 variables/)]);
+  const matrix = `{a: [${'x'.repeat(60_000)}], b: [${Array.from({ length: 256 }, (_, i) => i)}]}`;
+  const withImage = (image: string) =>
+    problemsOf(
+      `jobs:\n  j: {on: {manual: true}, command: x, image: "${image}", matrix: ${matrix}}`,
+    );
+  expect(withImage('${a}'.repeat(128))).toEqual([
+    expect.stringMatching(/image must not be longer/),
+  ]);
+  expect(withImage('${b}'.repeat(10_000))).toEqual([
+    expect.stringMatching(/image: must have at most 512 characters/),
+  ]);
   // One problem, although each of the thousand times would take long to check.
   const never = (job: number) =>
     Array.from(
