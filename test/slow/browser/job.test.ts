@@ -428,5 +428,18 @@ test('a failed job shows the reason, the billed time, and its usage against its 
   await page.getByRole('link', { name: 'Jobs', exact: true }).click();
   await page.locator('[data-job=broken] [data-progress]').getByText('exit code 3').waitFor();
   await page.locator('[data-job=broken]').getByText('1 min 30 s', { exact: true }).waitFor();
+  // One measurement is shown as text: there is no line to draw.
+  const single = {
+    times: [new Date()],
+    gpuPercent: [0],
+    cpuPercent: [20],
+    memoryBytes: [2 ** 20],
+    diskBytes: [2 ** 20],
+  };
+  await db.attemptUsage.update({ where: { attemptId }, data: single });
+  await page.goto('/ada/-/jobs/broken');
+  await page.getByText('Memory: last 1.0 MiB, peak 1.0 MiB, limit ').waitFor();
+  await page.locator('figure [role=img]').first().waitFor({ state: 'attached' });
+  expect(await page.locator('figure canvas').count()).toBe(0);
   visitor.expectQuiet();
 });

@@ -29,11 +29,13 @@ export default function UsageChart({
   const container = useRef<HTMLDivElement>(null);
   const scheme = useScheme();
   const chart = useRef<UPlot>(undefined);
+  // A single measurement has no time span: the axis would show years.
+  const hasLine = times.length > 1;
   const data = useRef<UPlot.AlignedData>([[], []]);
   data.current = limit === undefined ? [times, values] : [times, values, times.map(() => limit)];
   useEffect(() => {
     const element = container.current;
-    if (!element) return;
+    if (!element || !hasLine) return;
     // A canvas keeps its colours, so a change of the colour scheme draws a new chart.
     const style = getComputedStyle(element);
     const colour = (name: string) => style.getPropertyValue(name);
@@ -82,7 +84,7 @@ export default function UsageChart({
       resizeObserver.disconnect();
       plot.destroy();
     };
-  }, [max, unit, limit, scheme]);
+  }, [max, unit, limit, scheme, hasLine]);
   useEffect(() => chart.current?.setData(data.current), [times, values]);
   return (
     <figure className="min-w-0">
