@@ -9,6 +9,13 @@ export function parseCount(text: string): number {
   return Number(text);
 }
 
+/** Checks a number of rows. */
+export function parseLimit(text: string): number {
+  const limit = parseCount(text);
+  if (limit === 0) throw new InvalidArgumentError('It must be at least 1.');
+  return limit;
+}
+
 /** Collects an option such as `50,80,100`, which may be repeated. */
 export function collectCounts(text: string, before: number[] = []): number[] {
   return [...before, ...text.split(',').map(parseCount)];

@@ -16,6 +16,11 @@ export async function resolveName(client: Client, text: string): Promise<Reposit
     : { namespace: first, name: second };
 }
 
+/** @returns `namespace/name`, where `name` alone is in the namespace of the user; other text as it is */
+export function qualifyName(text: string, username: string): string {
+  return text.includes('/') ? text : `${username}/${text}`;
+}
+
 /** Describes an argument for `resolveRepository`. */
 export const REPOSITORY =
   'namespace/name, or name in your own namespace; by default that of the clone';

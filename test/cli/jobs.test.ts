@@ -170,6 +170,21 @@ test('a job runs with artifacts of another', async () => {
   expect(await user.loam(['job', 'uses'])).toMatch(/^inputs\tmodel:weights:in\/$/m);
   expect((await run('lacks', 'model:bias')).code).toBe(125);
   expect((await run('wrong', 'a:b:c:d')).code).toBe(2);
+  for (const verb of ['ls', 'get'])
+    expect((await user.run(['artifacts', verb, 'lacks'])).stderr).toBe(
+      'Job ada/lacks has no artifacts\n',
+    );
+  expect((await user.run(['artifacts', 'get', 'model', 'bias'])).stderr).toBe(
+    'Job ada/model has no artifacts at bias\n',
+  );
+});
+
+test('a job that is cancelled because of another says so at its end', async () => {
+  await finish('spoilt', 'exit 3', 'FAILED');
+  const run = ['run', '--image', 'busybox', '--name', 'follows', '--after', 'spoilt', '--', 'true'];
+  const reason = 'ada/follows cancelled after 0s: it needed spoilt to succeed, which failed\n';
+  expect((await user.run(run)).stderr).toContain(reason);
+  expect((await user.run(['wait', 'follows'])).stderr).toContain(reason);
 });
 
 test('top shows running jobs', async () => {
@@ -343,6 +358,7 @@ test('wrong values are refused in the words of the command, and what was not fou
     1,
     'loam: Namespace nobody not found\n',
   ]);
+  expect(await refused('jobs', '--limit', '0')).toEqual([2, expect.stringContaining('--limit')]);
 });
 
 test('open prints addresses, and completion scripts ask the command', async () => {

@@ -21,10 +21,10 @@ test('a repository is created, pushed to, listed, changed and deleted', async ()
   expect([created.code, created.stdout]).toEqual([0, `${app.base}/ada/model\n`]);
   expect(created.stderr).toContain(`git remote add origin ${app.base}/ada/model.git`);
 
-  // What it says works, because the repository is empty.
+  // What it says works, whatever the name of the branch, because the repository is empty.
   await user.write('work/file', 'text\n');
   const cwd = join(user.home, 'work');
-  await user.exec('git', ['init', '-q', '-b', 'main'], { cwd });
+  await user.exec('git', ['init', '-q', '-b', 'master'], { cwd });
   const [, add = '', push = ''] = created.stderr.trim().split('\n  git ');
   for (const args of [['add', '-A'], ['commit', '-qm', 'Add'], add.split(' '), push.split(' ')])
     await user.exec('git', args, { cwd });

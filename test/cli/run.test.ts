@@ -204,6 +204,9 @@ test('outside of a clone, a repository or an image is needed', async () => {
   expect([nowhere.code, nowhere.stderr]).toEqual([2, expect.stringContaining('--repo')]);
   const { code, stdout } = await user.run(['run', '--repo', 'ada/model@main', '--', 'cat tracked']);
   expect([code, stdout]).toEqual([0, 'committed\n']);
+  // A name without a namespace is that of a repository of the user, as in other commands.
+  expect(await user.loam(['run', '--repo', 'model', '--', 'cat tracked'])).toBe('committed\n');
+  expect(await user.loam(['jobs', '--repo', 'model', '--limit', '1'])).toContain('cat tracked');
   const away = await user.run(['run', '--repo', 'ada/none', '--', 'true']);
   expect([away.code, away.stdout]).toEqual([1, '']);
   const forgot = await run('echo', 'text');

@@ -1,7 +1,7 @@
 /** `loam users …`, `loam audit` and `loam search`. */
 import { type Program, toArray } from '../command.ts';
 import { connect } from '../connection.ts';
-import { parseCount } from '../options.ts';
+import { parseLimit } from '../options.ts';
 import { graphql } from '../sdk/graphql.ts';
 import { demand, readPages } from '../sdk/pages.ts';
 import { ago, note, print, printJson, printTable, safeText } from '../terminal.ts';
@@ -65,7 +65,7 @@ function addUsers(program: Program): void {
     .command('list')
     .description('List users')
     .argument('[text]', 'only those whose name or email has this text')
-    .option('--limit <n>', 'at most so many', parseCount, 100)
+    .option('--limit <n>', 'at most so many', parseLimit, 100)
     .option('--json', 'print JSON')
     .action(async (text, { limit, json }) => {
       const { client } = await connect(program.opts());
@@ -116,7 +116,7 @@ function addAudit(program: Program): void {
     .description('Show the audit log, newest first: of a namespace, or for operators of the server')
     .argument('[namespace]', 'a user or an organization that you administer')
     .option('--actor <user>', 'only changes of this user')
-    .option('--limit <n>', 'at most so many', parseCount, 50)
+    .option('--limit <n>', 'at most so many', parseLimit, 50)
     .option('--json', 'print JSON')
     .addHelpText('after', '\nExample: loam audit acme --actor ada --limit 10')
     .action(async (namespace, { actor, limit, json }) => {
@@ -147,7 +147,7 @@ function addSearch(program: Program): void {
     .command('search')
     .description('Find namespaces, repositories and jobs by their names')
     .argument('<text>', 'the beginning of a name, or words in it; "acme/tr" searches in acme')
-    .option('--limit <n>', 'at most so many, up to 100', parseCount, 20)
+    .option('--limit <n>', 'at most so many, up to 100', parseLimit, 20)
     .option('--json', 'print JSON')
     .addHelpText('after', '\nExample: loam search acme/train')
     .action(async (text, { limit, json }) => {

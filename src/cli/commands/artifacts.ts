@@ -30,6 +30,7 @@ export function addArtifactCommands(program: Program): void {
       const job = await openJob(program, name);
       const files = await toArray(job.artifacts.list({ path }));
       if (options.json) return printJson(files);
+      if (files.length === 0) note(describeNone(job, path));
       printTable(
         ['SIZE', 'PATH'],
         files.map((file) => [isTerminal ? size(file.sizeBytes) : `${file.sizeBytes}`, file.path]),
@@ -48,9 +49,13 @@ export function addArtifactCommands(program: Program): void {
       const job = await openJob(program, name);
       const options = { folder: out, path, concurrency: parallel, force };
       const { written, leftOut } = await downloadArtifacts(job, options);
-      if (written === 0 && leftOut === 0) note('There are no such artifacts.');
       if (written === 0 || leftOut > 0) process.exitCode = 1;
     });
+}
+
+function describeNone({ namespace, name }: Job, path: string | undefined): string {
+  const where = path === undefined ? '' : ` at ${path}`;
+  return safeText(`Job ${namespace}/${name} has no artifacts${where}`);
 }
 
 /** Names of files that are shown for each reason. */
@@ -73,6 +78,11 @@ export async function downloadArtifacts(
       onLeftOut: ({ path }, reason) => leftOut[reason].push(path),
     });
     bar.clear();
+    const leftOutCount = Object.values(leftOut).flat().length;
+    if (files.length === 0 && leftOutCount === 0) {
+      note(describeNone(job, options.path));
+      return { written: 0, leftOut: 0 };
+    }
     const bytes = files.reduce((sum, file) => sum + file.sizeBytes, 0);
     note(`Downloaded ${fileCount(files.length)} (${size(bytes)}) to ${folder}`);
     noteLeftOut(leftOut.git_folder, 'because git would use them as its own');
@@ -80,7 +90,7 @@ export async function downloadArtifacts(
       leftOut.exists,
       `because files that no download wrote have their names. To replace them: loam artifacts get --force -o ${quote(folder)} ${quote(`${job.namespace}/${job.name}`)}`,
     );
-    return { written: files.length, leftOut: Object.values(leftOut).flat().length };
+    return { written: files.length, leftOut: leftOutCount };
   } finally {
     bar.clear();
   }

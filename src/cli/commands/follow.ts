@@ -125,8 +125,9 @@ export function exitCodeOfJob({ status, exitCode }: Pick<JobInfo, 'status' | 'ex
 
 /** One line for people on how a job ended. */
 export function describeEnd(job: JobInfo): string {
-  const { status, exitCode, runtimeSeconds, namespace, name } = job;
+  const { status, exitCode, runtimeSeconds, namespace, name, progress } = job;
   const how = isFinal(status) ? status.toLowerCase().replace('_', ' ') : 'goes on';
   const code = exitCode === null || status === 'SUCCEEDED' ? '' : ` with exit code ${exitCode}`;
-  return `${namespace}/${name} ${how}${code} after ${duration(runtimeSeconds)}`;
+  const reason = status === 'CANCELLED' ? /^cancelled(: .*)$/.exec(progress)?.[1] : undefined;
+  return `${namespace}/${name} ${how}${code} after ${duration(runtimeSeconds)}${safeLine(reason ?? '')}`;
 }

@@ -2,7 +2,7 @@
 import { type Program, toArray } from '../command.ts';
 import { connectHere } from '../connection.ts';
 import { EXIT, UsageError } from '../exit.ts';
-import { parseCount, parseSince } from '../options.ts';
+import { parseCount, parseLimit, parseSince } from '../options.ts';
 import type { Client } from '../sdk/client.ts';
 import { graphql } from '../sdk/graphql.ts';
 import type { JobInfo, JobStatus } from '../sdk/job-info.ts';
@@ -51,7 +51,7 @@ function addLists(program: Program): void {
       .command('jobs')
       .description('List jobs, newest first: of one namespace, or of all that are yours'),
   )
-    .option('-n, --limit <n>', 'how many', parseCount, 20)
+    .option('-n, --limit <n>', 'how many', parseLimit, 20)
     .option('--json', 'print JSON')
     .action(async (options) => {
       const { client, username } = await connectHere(program.opts());

@@ -4,6 +4,7 @@ import type { Program } from '../command.ts';
 import { connectHere, type LocalConnection } from '../connection.ts';
 import { EXIT, UsageError } from '../exit.ts';
 import { collectGpus, collectPairs, collectStatuses, parseSince } from '../options.ts';
+import { qualifyName } from '../repositories.ts';
 import type { BulkResult, JobSelection } from '../sdk/bulk.ts';
 import type { Gpu, JobFilter, JobStatus } from '../sdk/job-info.ts';
 import type { Jobs } from '../sdk/jobs.ts';
@@ -22,7 +23,10 @@ export function addFilters<Args extends unknown[], Options extends OptionValues>
     )
     .option('--label <key=value>', 'jobs with this label (repeatable)', collectPairs)
     .option('--gpu <model>', 'jobs on this GPU', collectGpus)
-    .option('--repo <repo>', 'jobs of this repository')
+    .option(
+      '--repo <repo>',
+      'jobs of this repository: namespace/name, or name in your own namespace',
+    )
     .option('--prefix <text>', 'jobs whose names begin with this')
     .option('--before <time>', 'jobs created before this time, or 36h or 30d ago', parseSince)
     .option('--mine', 'jobs that you have created');
@@ -60,7 +64,7 @@ export function toFilter(options: FilterOptions, username: string): JobFilter {
   return {
     ...(status && { statuses: status }),
     ...(gpu && { gpus: gpu }),
-    ...(repo !== undefined && { repository: repo }),
+    ...(repo !== undefined && { repository: qualifyName(repo, username) }),
     ...(mine && { creator: username }),
     ...(prefix !== undefined && { namePrefix: prefix }),
     ...(before && { createdTo: before.toISOString() }),
@@ -115,12 +119,9 @@ function toSelection(
   { remote, username }: LocalConnection,
   options: SelectionOptions,
 ): JobSelection {
-  const owner = options.repo?.includes('/') ? options.repo.split('/')[0] : remote?.namespace;
-  return {
-    namespace: options.namespace ?? owner ?? username,
-    ...toFilter(options, username),
-    all: options.all,
-  };
+  const filter = toFilter(options, username);
+  const owner = filter.repository ? filter.repository.split('/')[0] : remote?.namespace;
+  return { namespace: options.namespace ?? owner ?? username, ...filter, all: options.all };
 }
 
 /** @throws UsageError without a terminal, Error when the user types something else */

@@ -7,7 +7,7 @@ import { confirmDeletion } from '../confirm.ts';
 import { type Connection, connect } from '../connection.ts';
 import { UsageError } from '../exit.ts';
 import { GitError, gitHelper } from '../git.ts';
-import { parseCount } from '../options.ts';
+import { parseCount, parseLimit } from '../options.ts';
 import { findRepository, resolveFullName, resolveName } from '../repositories.ts';
 import { enumOf } from '../sdk/job-input.ts';
 import type { Visibility } from '../sdk/repositories.ts';
@@ -47,7 +47,7 @@ export function addRepositoryCommands(program: Program): void {
       });
       if (options.json) return printJson(repository);
       print(`${server}/${safeText(repository.fullName)}`);
-      if (!options.init) explainPush(`${server}/${repository.fullName}.git`, options.defaultBranch);
+      if (!options.init) explainPush(`${server}/${repository.fullName}.git`);
     });
 
   repo
@@ -57,7 +57,7 @@ export function addRepositoryCommands(program: Program): void {
     .addOption(
       new Option('--visibility <who>', 'only those that these may read').choices(VISIBILITIES),
     )
-    .option('--limit <n>', 'at most so many, the latest changes first', parseCount, 100)
+    .option('--limit <n>', 'at most so many, the latest changes first', parseLimit, 100)
     .option('--json', 'print JSON')
     .action(async (namespace, { limit, json, visibility }) => {
       const { client } = await connect(program.opts());
@@ -156,10 +156,11 @@ export function addRepositoryCommands(program: Program): void {
     });
 }
 
-function explainPush(url: string, branch: string): void {
+/** `HEAD`, because the branch of an existing repository may have any name. The first push sets the default branch. */
+function explainPush(url: string): void {
   note(`The repository is empty. To push an existing one:
   git remote add origin ${url}
-  git push -u origin ${branch}`);
+  git push -u origin HEAD`);
 }
 
 /** Runs `git clone` on the terminal of the user. @returns its exit code */

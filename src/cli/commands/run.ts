@@ -23,6 +23,7 @@ import {
   quote,
   toShell,
 } from '../options.ts';
+import { qualifyName } from '../repositories.ts';
 import type { Client } from '../sdk/client.ts';
 import { LoamError } from '../sdk/errors.ts';
 import { graphql } from '../sdk/graphql.ts';
@@ -240,11 +241,11 @@ type Source = {
 
 /** Chooses the checkout of the job: the repository of `--repo`, else the working directory. */
 async function findSource(
-  { remote, server }: LocalConnection,
+  { remote, server, username }: LocalConnection,
   { repo, image }: { repo?: string | undefined; image?: string | undefined },
 ): Promise<Source> {
   const elsewhere = { isWorkingDirectory: false, folder: '' };
-  if (repo !== undefined) return { ...elsewhere, repo };
+  if (repo !== undefined) return { ...elsewhere, repo: qualifyName(repo, username) };
   if (remote !== null)
     return {
       repo: `${remote.namespace}/${remote.name}`,

@@ -4,7 +4,7 @@ import type { ResultOf } from 'gql.tada';
 import type { Program } from '../command.ts';
 import { connectHere, type LocalConnection } from '../connection.ts';
 import { EXIT, UsageError } from '../exit.ts';
-import { parseCount } from '../options.ts';
+import { parseCount, parseLimit } from '../options.ts';
 import { REPOSITORY, type RepositoryName, resolveRepository } from '../repositories.ts';
 import { graphql } from '../sdk/graphql.ts';
 import { fromEnum } from '../sdk/job-input.ts';
@@ -80,7 +80,7 @@ export function addRunsCommands(program: Program): void {
     .description('List the runs, newest first')
     .argument('[repository]', REPOSITORY)
     .option('--ref <name>', 'only those of this full ref name, such as refs/heads/main')
-    .option('--limit <n>', 'at most so many, up to 100', parseCount, 20)
+    .option('--limit <n>', 'at most so many, up to 100', parseLimit, 20)
     .option('--json', 'print JSON')
     .action(async (text, { ref = null, limit, json }) => {
       const connection = await connectHere(program.opts());

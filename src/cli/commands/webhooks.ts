@@ -3,7 +3,7 @@ import { Option } from '@commander-js/extra-typings';
 import { type Program, toArray } from '../command.ts';
 import { connect } from '../connection.ts';
 import { UsageError } from '../exit.ts';
-import { collect, eventName, parseCount, parseName } from '../options.ts';
+import { collect, eventName, parseLimit, parseName } from '../options.ts';
 import { enumOf } from '../sdk/job-input.ts';
 import type { Delivery, Webhook, WebhookChanges } from '../sdk/webhooks.ts';
 import {
@@ -189,7 +189,7 @@ export function addWebhookCommands(program: Program): void {
     .argument('<id>', ID)
     .addOption(new Option('--status <status>', 'only those with this status').choices(STATUSES))
     .option('--event <type>', 'only those of this type, or "ping"', parseDeliveredType)
-    .option('--limit <n>', 'at most so many', parseCount, 30)
+    .option('--limit <n>', 'at most so many', parseLimit, 30)
     .option('--json', 'print JSON')
     .action(async (id, { status, event, limit, json }) => {
       const { client } = await connect(program.opts());
