@@ -59,7 +59,7 @@ test('texts of every kind of answer cannot control the terminal', async (ctx) =>
     }
     const job = { namespace: EVIL, name: EVIL };
     const repository = { id: 'x', fullName: EVIL, sshUrl: EVIL };
-    res.end(JSON.stringify({ username: 'ada', data: { createJob: { job }, repository } }));
+    res.end(JSON.stringify({ username: 'ada', data: { createJob: { job }, job, repository } }));
   });
   for (const args of [
     ['listen', '--namespace', 'ada', '--after', '0'],

@@ -284,7 +284,7 @@ test('a name that is taken gets the next number', async () => {
   for (let i = 0; i < 3; i++)
     names.push((await run('--name', 'again', '--detach', '--', 'true')).stdout);
   expect(names).toEqual(['ada/again\n', 'ada/again-2\n', 'ada/again-3\n']);
-  const many = ['--name', 'many', '--array', '2', '--', 'true'];
+  const many = ['--name', 'many', '--array', '2', '--detach', '--', 'true'];
   expect((await run(...many)).code).toBe(0);
   expect(await run(...many)).toMatchObject({
     code: 0,

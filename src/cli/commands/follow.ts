@@ -35,26 +35,28 @@ export function announced({
   };
 }
 
-type LogOutput = {
+export type LogOutput = {
   json?: true | undefined;
   timestamps?: true | undefined;
   grep?: RegExp | undefined;
+  /** Before each line; in JSON the field `job` has the name instead. */
+  prefix?: string | undefined;
 };
 
 /** Prints the lines of a log: as they are to a file, without control sequences to a terminal. */
 export async function printLog(
   job: Job,
   options: LogOptions,
-  { json, timestamps, grep }: LogOutput = {},
+  { json, timestamps, grep, prefix }: LogOutput = {},
   onEvent: (event: LogEvent) => void = () => {},
 ): Promise<void> {
   for await (const event of job.logs(options)) {
     onEvent(event);
-    if (json) printJson(event, 0);
+    if (json) printJson(prefix === undefined ? event : { job: job.name, ...event }, 0);
     if (json || event.kind !== 'line') continue;
     if (grep && !grep.test(event.message)) continue;
     const line = timestamps ? `${event.timestamp} ${event.message}` : event.message;
-    print(isTerminal ? safeLine(line) : line);
+    print(`${prefix ?? ''}${isTerminal ? safeLine(line) : line}`);
   }
 }
 
@@ -100,7 +102,7 @@ export async function followToEnd(
   job: Job,
   { json }: { json?: true | undefined } = {},
 ): Promise<{ code: number; info: JobInfo | null }> {
-  const interrupts = new InterruptHandler(job);
+  const interrupts = new InterruptHandler('Job', job);
   let info: JobInfo;
   try {
     info = await watchJob(job, { json, retrying: announced({ signal: interrupts.detached }) });

@@ -1,24 +1,28 @@
-/** Ctrl-C while a command follows a job: the job runs on the server, so it does not end by itself. */
-import type { Job } from '../sdk/jobs.ts';
+/** Ctrl-C while a command follows a job or an array: it runs on the server, so it does not end by itself. */
 import { ask, isInteractive, note } from '../terminal.ts';
 
 /** `detach`: leave the job alone and end. `cancel`: the job is being cancelled. */
 export type Interrupt = 'detach' | 'cancel';
 
+/** What the command follows: a `Job`, or a `JobArray`. */
+type Target = { namespace: string; name: string; cancel(): Promise<unknown> };
+
 /**
- * Handles Ctrl-C until disposed. On a terminal, the first one asks and the second one cancels the job; elsewhere the first
- * one cancels, because nobody can answer. After that, Ctrl-C ends the command at once.
+ * Handles Ctrl-C until disposed. On a terminal, the first one asks and the second one cancels; elsewhere the first one
+ * cancels, because nobody can answer. After that, Ctrl-C ends the command at once.
  */
 export class InterruptHandler {
-  readonly #job: Job;
+  readonly #kind: 'Job' | 'Array';
+  readonly #target: Target;
   readonly #detached = new AbortController();
   readonly #asking = new AbortController();
   #presses = 0;
   #choice: Interrupt | null = null;
   readonly #listener = () => void this.#press();
 
-  constructor(job: Job) {
-    this.#job = job;
+  constructor(kind: 'Job' | 'Array', target: Target) {
+    this.#kind = kind;
+    this.#target = target;
     process.on('SIGINT', this.#listener);
   }
 
@@ -31,6 +35,11 @@ export class InterruptHandler {
     return this.#choice;
   }
 
+  /** Whether the user is typing an answer. */
+  get isAsking(): boolean {
+    return this.#presses > 0 && this.#choice === null;
+  }
+
   dispose(): void {
     process.off('SIGINT', this.#listener);
     this.#asking.abort();
@@ -40,10 +49,10 @@ export class InterruptHandler {
     this.#presses++;
     if (this.#choice === 'cancel') process.exit(130);
     if (this.#presses > 1 || !isInteractive) return this.#cancel();
-    const name = `${this.#job.namespace}/${this.#job.name}`;
+    const name = `${this.#target.namespace}/${this.#target.name}`;
     const answer = await ask(
       // On a line of its own, because the log goes on below it.
-      `\nJob ${name} runs on. Detach from it, or cancel it? [D/c] (Ctrl-C again cancels)\n`,
+      `\n${this.#kind} ${name} runs on. Detach from it, or cancel it? [D/c] (Ctrl-C again cancels)\n`,
       this.#asking.signal,
     ).catch(() => null);
     if (answer === null || this.#choice !== null) return;
@@ -55,9 +64,9 @@ export class InterruptHandler {
   async #cancel(): Promise<void> {
     this.#choice = 'cancel';
     this.#asking.abort();
-    note(`Cancelling ${this.#job.namespace}/${this.#job.name}…`);
+    note(`Cancelling ${this.#target.namespace}/${this.#target.name}…`);
     try {
-      await this.#job.cancel();
+      await this.#target.cancel();
     } catch (error) {
       note(`loam: ${(error as Error).message}`);
     }

@@ -1,13 +1,15 @@
 /** `loam jobs`, `job`, `logs`, `wait`, `cancel`, `rerun`, `rm` */
 import { type Program, toArray } from '../command.ts';
-import { connectHere } from '../connection.ts';
+import { connectHere, type LocalConnection } from '../connection.ts';
 import { EXIT, UsageError } from '../exit.ts';
 import { parseCount, parseLimit, parseSince } from '../options.ts';
 import type { Client } from '../sdk/client.ts';
+import { LoamError } from '../sdk/errors.ts';
 import { graphql } from '../sdk/graphql.ts';
 import type { JobInfo, JobStatus } from '../sdk/job-info.ts';
 import { fromEnum } from '../sdk/job-input.ts';
 import type { Job } from '../sdk/jobs.ts';
+import type { RetryOptions } from '../sdk/retry.ts';
 import {
   ago,
   type Colour,
@@ -22,11 +24,14 @@ import {
   safeText,
   size,
 } from '../terminal.ts';
+import { countOf, describeCounts, findTarget, followArray, JobArray } from './arrays.ts';
 import { announced, describeEnd, exitCodeOfJob, followToEnd, printLog } from './follow.ts';
+import { ArrayProgress, followArrayLogs, printArrayLogs } from './follow-array.ts';
 import { jobOf, openJob } from './job-name.ts';
 import { addFilters, addSelection, changeMany, isSelection, toFilter } from './many-jobs.ts';
 
 const JOB = 'name or namespace/name of a job';
+const JOB_OR_ARRAY = 'name or namespace/name of a job, an array, or a matrix of a run';
 
 export function addJobCommands(program: Program): void {
   addLists(program);
@@ -75,12 +80,13 @@ function addLists(program: Program): void {
 
   program
     .command('job')
-    .description('Show a job with its attempts and its cost')
-    .argument('<job>', JOB)
+    .description('Show a job with its attempts and its cost, or how the jobs of an array stand')
+    .argument('<job>', JOB_OR_ARRAY)
     .option('--json', 'print JSON')
     .action(async (name, options) => {
       const connection = await connectHere(program.opts());
-      const job = jobOf(connection, name);
+      const job = await findTarget(connection, name);
+      if (job instanceof JobArray) return showArray(job, options);
       const info = await job.info();
       const attempts = await readAttempts(connection.client, job);
       if (options.json) return printJson({ ...info, url: job.url, attempts });
@@ -100,6 +106,48 @@ function addLists(program: Program): void {
         ]),
       );
     });
+}
+
+const MAX_SHOWN_JOBS = 20;
+/** The order in which the jobs of an array are shown. */
+const STATUS_ORDER = [
+  'FAILED',
+  'TIMED_OUT',
+  'RUNNING',
+  'QUEUED',
+  'CANCELLED',
+  'SUCCEEDED',
+] as const;
+
+/** Shows the number of the jobs in each status, and some of the jobs: first those that failed. */
+async function showArray(array: JobArray, { json }: { json?: true | undefined }): Promise<void> {
+  const { id, namespace, name, size: created, maxParallel, url } = array;
+  const counts = await array.counts();
+  if (json) return printJson({ id, namespace, name, size: created, maxParallel, counts, url });
+  printFields([
+    ['name', `${namespace}/${name}`],
+    ['array', `${created} jobs${maxParallel === null ? '' : `, at most ${maxParallel} at once`}`],
+    ['status', describeCounts(counts)],
+    ['page', url],
+  ]);
+  const jobs: JobInfo[] = [];
+  for (const status of STATUS_ORDER) {
+    const room = MAX_SHOWN_JOBS - jobs.length;
+    if (room > 0 && countOf(counts, (one) => one === status) > 0)
+      jobs.push(...(await array.someJobs({ statuses: [status] }, room)));
+  }
+  if (isTerminal) print('');
+  printTable(
+    ['NAME', 'STATUS', 'EXIT CODE', 'RUNTIME'],
+    jobs.map((job) => [
+      nameWithValues(job),
+      { text: fromEnum(job.status), colour: JOB_COLOURS[job.status] },
+      `${job.exitCode ?? ''}`,
+      isTerminal ? duration(job.runtimeSeconds) : `${job.runtimeSeconds}`,
+    ]),
+  );
+  const left = countOf(counts, () => true) - jobs.length;
+  if (left > 0) note(`${left} more: loam jobs --namespace ${namespace} --prefix ${name}-`);
 }
 
 async function readAttempts(client: Client, { namespace, name }: Job) {
@@ -187,11 +235,15 @@ const MAX_TAIL = 10_000;
 function addLogs(program: Program): void {
   program
     .command('logs')
-    .description('Print the log of a job')
-    .argument('<job>', JOB)
-    .option('-f, --follow', 'go on until the job ends')
+    .description('Print the log of a job, or those of all jobs of an array')
+    .argument('<job>', JOB_OR_ARRAY)
+    .option('-f, --follow', 'go on until the job, or all jobs of the array, have ended')
     .option('--since <time>', 'lines after this time, or of the last 10m or 2h', parseSince)
-    .option('--tail <n>', `only the last lines, at most ${MAX_TAIL}`, parseCount)
+    .option(
+      '--tail <n>',
+      `only the last lines, at most ${MAX_TAIL}; of an array, of each job`,
+      parseCount,
+    )
     .option('--grep <pattern>', 'only lines that match this regular expression')
     .option('-t, --timestamps', 'print the time of each line')
     .option('--json', 'print JSON, one object per line and change of status')
@@ -199,8 +251,12 @@ function addLogs(program: Program): void {
       if (tail !== undefined && (tail < 1 || tail > MAX_TAIL))
         throw new UsageError(`--tail must be from 1 to ${MAX_TAIL}`);
       const pattern = grep === undefined ? undefined : parsePattern(grep);
-      const job = await openJob(program, name);
-      await printLog(job, { follow, since, tail, ...announced() }, { ...output, grep: pattern });
+      const target = await findTarget(await connectHere(program.opts()), name, announced());
+      const reading = { follow, since, tail, ...announced() };
+      const printing = { ...output, grep: pattern };
+      if (!(target instanceof JobArray)) await printLog(target, reading, printing);
+      else if (follow) await followArrayLogs(target, reading, printing);
+      else await printArrayLogs(target, reading, printing);
     });
 }
 
@@ -216,21 +272,26 @@ function addWait(program: Program): void {
   program
     .command('wait')
     .description('Wait until jobs have ended; exit with the code of the first that fails')
-    .argument('<job...>', JOB)
+    .argument('<job...>', JOB_OR_ARRAY)
     .option('--json', 'print JSON')
     .action(async (names, options) => {
       const connection = await connectHere(program.opts());
-      const jobs = names.map((name) => jobOf(connection, name));
       const failure = new AbortController();
       const ended: JobInfo[] = [];
-      const waitFor = async (job: Job) => {
-        const info = await job.wait(announced({ signal: failure.signal }));
+      const addEnded = (info: JobInfo) => {
         ended.push(info);
-        note(describeEnd(info));
         if (exitCodeOfJob(info) !== 0) failure.abort();
       };
+      const waitFor = async (name: string) => {
+        const retrying = announced({ signal: failure.signal });
+        const target = await findTarget(connection, name, retrying);
+        if (target instanceof JobArray) return waitForArray(target, retrying, addEnded);
+        const info = await target.wait(retrying);
+        note(describeEnd(info));
+        addEnded(info);
+      };
       try {
-        await Promise.all(jobs.map(waitFor));
+        await Promise.all(names.map(waitFor));
       } catch (error) {
         if (!failure.signal.aborted) throw error;
       } finally {
@@ -242,20 +303,37 @@ function addWait(program: Program): void {
     });
 }
 
+async function waitForArray(
+  array: JobArray,
+  retrying: RetryOptions,
+  addEnded: (job: JobInfo) => void,
+): Promise<void> {
+  const progress = new ArrayProgress(array);
+  try {
+    for await (const step of followArray(array, retrying)) {
+      progress.show(step);
+      step.ended.forEach(addEnded);
+    }
+  } finally {
+    progress.clear();
+  }
+}
+
 function addChanges(program: Program): void {
   addSelection(
     program
       .command('cancel')
       .description('Cancel jobs, or all queued and running jobs that options select')
-      .argument('[job...]', JOB),
+      .argument('[job...]', JOB_OR_ARRAY),
   ).action((names, options) =>
     isSelection(names, options)
       ? changeMany(program, options, {
           done: 'cancelled',
           run: (jobs, selection, how) => jobs.cancelMany(selection, how),
         })
-      : forEachJob(program, names, async (job) => {
-          await job.cancel();
+      : forEach(program, names, findTarget, async (target) => {
+          if (target instanceof JobArray) return cancelArray(target);
+          await target.cancel();
           return 'cancelled';
         }),
   );
@@ -307,25 +385,35 @@ function addChanges(program: Program): void {
             done: `deleted${deleteArtifacts ? ', with their artifacts' : ''}`,
             run: (jobs, selection, how) => jobs.deleteMany(selection, { ...how, deleteArtifacts }),
           })
-        : forEachJob(program, names, async (job) => {
+        : forEach(program, names, jobOf, async (job) => {
             await job.delete({ deleteArtifacts });
             return 'deleted';
           });
     });
 }
 
+/** @throws LoamError `conflict` when all its jobs have ended, as for a job */
+async function cancelArray(array: JobArray): Promise<string> {
+  const { done, skipped } = await array.cancel();
+  const refused = skipped.find(({ reason }) => reason === 'NOT_PERMITTED');
+  if (refused) throw new LoamError('permission_denied', refused.message, { status: 403 });
+  if (done === 0) throw new LoamError('conflict', 'All jobs of the array have ended.');
+  return `cancelled: ${done === 1 ? '1 job' : `${done} jobs`}`;
+}
+
 /** Runs an action for each job. If it fails for one job, the error is printed, and the next job follows. */
-async function forEachJob(
+async function forEach<Target extends { namespace: string; name: string }>(
   program: Program,
   names: readonly string[],
-  act: (job: Job) => Promise<string>,
+  find: (connection: LocalConnection, name: string) => Target | Promise<Target>,
+  act: (target: Target) => Promise<string>,
 ): Promise<void> {
   const connection = await connectHere(program.opts());
   const failures: unknown[] = [];
   for (const name of names) {
     try {
-      const job = jobOf(connection, name);
-      note(`${job.namespace}/${job.name} ${await act(job)}`);
+      const target = await find(connection, name);
+      note(`${target.namespace}/${target.name} ${await act(target)}`);
     } catch (error) {
       failures.push(error);
       if (names.length > 1) note(`loam: ${name}: ${(error as Error).message}`);

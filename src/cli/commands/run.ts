@@ -1,4 +1,5 @@
 /** `loam run` */
+import { join } from 'node:path';
 import { Option } from '@commander-js/extra-typings';
 import { type Remote, readPrefix } from '../clone.ts';
 import type { Program } from '../command.ts';
@@ -33,8 +34,10 @@ import type { Job } from '../sdk/jobs.ts';
 import { demand } from '../sdk/pages.ts';
 import { pushSnapshot } from '../snapshot.ts';
 import { note, print, printJson, StatusLine, safeText } from '../terminal.ts';
+import { JobArray } from './arrays.ts';
 import { downloadArtifacts } from './artifacts.ts';
 import { announced, followToEnd } from './follow.ts';
+import { followArrayToEnd } from './follow-array.ts';
 
 const SUGGEST_SIZE = graphql(`
   query SuggestSize(
@@ -133,7 +136,7 @@ export function addRunCommand(program: Program): void {
       'start when this job or array has succeeded, :failed or :finished (repeatable)',
       collectNeeds,
     )
-    .option('--array <n>', 'create n jobs with JOB_ARRAY_INDEX from 0, and end', parseCount)
+    .option('--array <n>', 'create n jobs with JOB_ARRAY_INDEX from 0', parseCount)
     .option('--max-parallel <n>', 'how many jobs of the array run at once', parseCount)
     .option('--concurrency <group>', 'run when no other job of this group does')
     .addOption(
@@ -150,8 +153,8 @@ export function addRunCommand(program: Program): void {
     )
     .option('--namespace <name>', 'namespace of the job, if not that of the repository')
     .option('--name <name>', 'name of the job')
-    .option('-d, --detach', 'print the name of the job and end')
-    .option('--get <folder>', 'download the artifacts at the end')
+    .option('-d, --detach', 'print the name of the job, of an array that of its first job, and end')
+    .option('--get <folder>', 'download the artifacts at the end, of an array by their index')
     .option('--json', 'print JSON, one object per line and event of the log')
     .action(async (args, options) => {
       if (!process.argv.includes('--'))
@@ -192,17 +195,38 @@ export function addRunCommand(program: Program): void {
         };
         return createJob(connection, command, request, source);
       });
-      if (options.detach || options.array !== undefined) {
+      if (options.detach) {
         if (options.json) printJson(await job.info());
         else print(safeText(`${job.namespace}/${job.name}`));
         return;
       }
+      if (options.array !== undefined) return followArrayOf(client, job, options);
       note(`Job ${job.namespace}/${job.name}: ${job.url}`);
       const { code, info } = await followToEnd(job, options);
       process.exitCode = code;
       if (options.get !== undefined && info?.artifacts)
         await downloadArtifacts(job, { folder: options.get });
     });
+}
+
+/**
+ * Follows a new array until all its jobs have ended, and downloads the artifacts of each into a folder of its own.
+ * @param first its first job
+ */
+async function followArrayOf(
+  client: Client,
+  { namespace, name }: Job,
+  { json, get }: { json?: true | undefined; get?: string | undefined },
+): Promise<void> {
+  const key = { namespace, name: name.replace(/-0$/, '') };
+  const array = await JobArray.read(client, key, announced());
+  note(`Array ${namespace}/${array.name}: ${array.url}`);
+  const { code, jobs } = await followArrayToEnd(array, { json });
+  process.exitCode = code;
+  if (get === undefined) return;
+  for (const job of jobs)
+    if (job.artifacts)
+      await downloadArtifacts(array.job(job), { folder: join(get, `${array.indexOf(job)}`) });
 }
 
 function toArray({ array: size, maxParallel }: { array?: number; maxParallel?: number }) {

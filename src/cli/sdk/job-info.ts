@@ -72,6 +72,8 @@ export type JobFilter = {
   /** `namespace/name`. */
   repository?: string;
   image?: string;
+  /** The id of an array, or of a matrix of a run. */
+  array?: string;
   createdFrom?: string;
   createdTo?: string;
   completedFrom?: string;
@@ -87,7 +89,8 @@ export const JOB_FILTERS: OptionNames<JobFilter> = {
     creator: true,
     repository: true,
   },
-  ...{ image: true, createdFrom: true, createdTo: true, completedFrom: true, completedTo: true },
+  ...{ image: true, array: true },
+  ...{ createdFrom: true, createdTo: true, completedFrom: true, completedTo: true },
 };
 
 export type LogLine = { kind: 'line'; seq: number; timestamp: string; message: string };
