@@ -722,6 +722,10 @@ jobs:
   bad:
     command: exit 3
     on: { manual: true }
+  sweep:
+    command: exit 0
+    on: { manual: true }
+    matrix: { seed: [1], lr: [0.5] }
 `;
 
 test('files are read, runs are started and followed, and secrets are set', async () => {
@@ -748,6 +752,8 @@ done = runs.wait("ada/auto", run["number"])
 failed = runs.wait("ada/auto", runs.start("ada/auto", "bad", ref="main")["number"])
 again = runs.wait("ada/auto", runs.rerun("ada/auto", failed["number"], failed_only=True)["number"])
 names = [one["number"] for one in runs.list("ada/auto", ref="refs/heads/main")]
+sweep = runs.start("ada/auto", "sweep")["jobs"][0]
+values = [client.job(sweep["name"], "ada").matrix_values(), client.job(done["jobs"][0]["name"], "ada").matrix_values()]
 secrets.set("ada/auto", "TOKEN", "x", refs=["**"])
 secrets.set("ada", "SHARED", "y")
 listed = [[one["name"], one["refs"], one["updated_by"]] for owner in ("ada/auto", "ada") for one in secrets.list(owner)]
@@ -758,6 +764,7 @@ print(json.dumps([
     again["status"], names == sorted(names, reverse=True) and len(names), listed, list(secrets.list("ada/auto")),
     error(lambda: files.read("ada/auto", "none")), error(lambda: runs.get("ada/auto", 99)),
     error(lambda: runs.get("ada/none", 1)), error(lambda: files.list("ada/a/b")),
+    sweep["matrix_values"] == values[0] and values,
 ]))`);
   expect(seen).toEqual([
     [['x.txt', 'FILE', 2]],
@@ -768,6 +775,13 @@ print(json.dumps([
     ]),
     [],
     ...['not_found', 'not_found', 'not_found', 'invalid_request'],
+    [
+      [
+        { key: 'seed', value: '1' },
+        { key: 'lr', value: '0.5' },
+      ],
+      [],
+    ],
   ]);
   const program = `
 import asyncio
@@ -777,9 +791,9 @@ async def main():
     await client.secrets.set("ada/auto", "LATER", "x")
     names = [one["name"] async for one in client.secrets.list("ada/auto")]
     content = await client.files.read("ada/auto", "data/x.txt")
-    print(json.dumps([len(numbers), names, content.decode(), (await client.runs.get("ada/auto", numbers[0]))["status"]]))
+    print(json.dumps([len(numbers), names, content.decode(), (await client.runs.get("ada/auto", numbers[1]))["status"]]))
 asyncio.run(main())`;
-  expect(await value(program)).toEqual([3, ['LATER'], 'ü', 'FAILED']);
+  expect(await value(program)).toEqual([4, ['LATER'], 'ü', 'FAILED']);
 });
 
 test('asyncio: jobs at once, and a task that follows a log can be cancelled', async () => {

@@ -79,6 +79,7 @@ __all__ = [
     "JobInfo",
     "LoamError",
     "LogLine",
+    "MatrixValue",
     "Repositories",
     "Repository",
     "Run",
@@ -115,7 +116,9 @@ _FINAL = frozenset({"SUCCEEDED", "FAILED", "CANCELLED", "TIMED_OUT"})
 # Codes whose message begins with the field at fault.
 _NAMES_FIELD = ("invalid_request", "already_exists")
 _RUN_FIELDS = """id number status trigger ref sha title actor approvedBy createdAt startedAt completedAt
-  problems { line column message } jobs { namespace name runJob status exitCode }"""
+  problems { line column message } jobs { namespace name runJob matrixValues { key value } status exitCode }"""
+_READ_MATRIX_VALUES = """query ($namespace: String!, $name: String!) {
+  job(namespace: $namespace, name: $name) { matrixValues { key value } } }"""
 _SECRET_FIELDS = "name refs updatedBy updatedAt lastUsedAt"
 # Fields of REST whose values are fixed.
 _FIXED = frozenset({"status", "gpu", "region", "visibility", "event_type"})
@@ -245,6 +248,13 @@ class InputArtifacts(_InputBase, total=False):
     to: str
 
 
+class MatrixValue(TypedDict):
+    """A value of a combination of a matrix."""
+
+    key: str
+    value: str
+
+
 class SkippedJobs(TypedDict):
     """Jobs that were not changed for the same reason, with the names of at most 10 of them."""
 
@@ -346,6 +356,7 @@ class RunJob(TypedDict):
     namespace: str
     name: str
     run_job: str | None
+    matrix_values: list[MatrixValue]
     status: str
     exit_code: int | None
 
@@ -859,6 +870,12 @@ class Job:
         path = _job_path(self.namespace, self.name)
         self.info = cast(JobInfo, _spelled(self._client.request("GET", path)))
         return self.info
+
+    def matrix_values(self) -> list[MatrixValue]:
+        """The values of its combination of a matrix, in the order of the file; empty for other jobs."""
+        variables = {"namespace": self.namespace, "name": self.name}
+        answer = self._client.graphql(_READ_MATRIX_VALUES, variables)
+        return cast("list[MatrixValue]", answer["job"]["matrixValues"])
 
     def logs(self, *, after: int = 0) -> Iterator[LogLine]:
         """
@@ -1618,6 +1635,10 @@ class AsyncJob:
     async def refresh(self) -> JobInfo:
         """As `Job.refresh`."""
         return await _in_thread(self._job.refresh)
+
+    async def matrix_values(self) -> list[MatrixValue]:
+        """As `Job.matrix_values`."""
+        return await _in_thread(self._job.matrix_values)
 
     async def logs(self, *, after: int = 0) -> AsyncIterator[LogLine]:
         """As `Job.logs`."""
