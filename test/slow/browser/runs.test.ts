@@ -79,10 +79,14 @@ test.each([1280, 390])(
     await page.locator('[data-step="train"]').waitFor();
     expect(await page.locator('[data-step]').count()).toBe(4);
     await page.locator('[data-step="train"]').getByText('seed=2').waitFor();
-    await page.locator('[data-job="train-1-3"]').getByText('seed=3').waitFor();
+    const row = page.locator('[data-array="train-1"]');
+    await row.getByText('Array of 3 jobs').waitFor();
     await expectUsable(page);
     await setTheme(page, 'dark');
     await expectContrast(page);
+    await row.getByRole('link', { name: 'train-1', exact: true }).click();
+    await page.locator('[data-job="train-1-3"]').getByText('seed=3').waitFor();
+    await page.getByRole('link', { name: '#1', exact: true }).waitFor();
     visitor.expectQuiet();
   },
 );
