@@ -59,7 +59,12 @@ test('texts of every kind of answer cannot control the terminal', async (ctx) =>
     }
     const job = { namespace: EVIL, name: EVIL };
     const repository = { id: 'x', fullName: EVIL, sshUrl: EVIL };
-    res.end(JSON.stringify({ username: 'ada', data: { createJob: { job }, job, repository } }));
+    const created = {
+      jobOptions: { suggestedSize: { cpu: 1, memoryGb: 1 } },
+      checkJob: { name: EVIL, warnings: [EVIL] },
+      createJob: { job },
+    };
+    res.end(JSON.stringify({ username: 'ada', data: { ...created, job, repository } }));
   });
   for (const args of [
     ['listen', '--namespace', 'ada', '--after', '0'],
