@@ -316,7 +316,8 @@ class FileChecker {
     const common = { namespace: 'n', name: 'n', repo: 'n/n' };
     try {
       const images = new Set<string>();
-      for (const values of image === undefined ? [] : combinations) {
+      for (const values of combinations) {
+        if (image === undefined) break;
         const one = expandValues(image, values);
         if (images.has(one)) continue;
         images.add(one);
