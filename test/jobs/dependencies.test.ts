@@ -120,6 +120,13 @@ test('a job needs an array as a whole, by its name', async () => {
   expect((await it.job('alarm')).progress).toBe(
     'cancelled: it needed a job of train to fail, and none did',
   );
+  // A job that failed must not count as succeeded because it was deleted.
+  await remove(it.ada, 'ada', 'train-1');
+  const deploy = { namespace: 'ada', name: 'deploy', command: 'echo', image: IMAGE };
+  const { errors } = await submitRaw(it.ada, { ...deploy, needs: [{ job: 'train' }] });
+  expect(errors?.[0]?.message).toMatch(/^needs: 1 of the jobs of the array train were deleted/);
+  await it.create('report', 'echo', { needs: [{ job: 'train', when: 'FINISHED' }] });
+  await it.until('report', 'SUCCEEDED');
   // A job comes before an array of the same name.
   await it.create('train', 'echo');
   await it.create('next', 'echo', { needs: [{ job: 'train' }] });

@@ -22,8 +22,8 @@ const memberColumns = {
 
 type ArrayMember = Prisma.JobGetPayload<{ select: typeof memberColumns }>;
 
-/** An array with the jobs of it that exist, in their order. */
-export type FoundArray = { id: string; name: string; jobs: ArrayMember[] };
+/** An array with the jobs of it that exist, in their order. `size` counts those that were deleted, too. */
+export type FoundArray = { id: string; name: string; size: number; jobs: ArrayMember[] };
 
 /**
  * Finds arrays by their names, of several with the same name the newest one.
@@ -50,7 +50,7 @@ export async function findArrays(
   });
   const byArray = Map.groupBy(jobs, ({ arrayId }) => arrayId);
   return new Map(
-    rows.map(({ id, name }) => [name, { id, name, jobs: byArray.get(id) ?? [] }] as const),
+    rows.map((row) => [row.name, { ...row, jobs: byArray.get(row.id) ?? [] }] as const),
   );
 }
 

@@ -139,11 +139,19 @@ export async function resolveNeeds(
     for (const one of job ? [job] : (array?.jobs ?? [])) demand(viewer, 'job.read', one);
     if (job) return [{ id: job.id, name, when, runJob: null, arrayId: null }];
     if (!array) throw neededJobMissing(name);
+    const deleted = array.size - array.jobs.length;
+    if (deleted > 0 && when !== 'finished') throw neededJobsDeleted(name, deleted);
     return array.jobs.map((one) => ({
       ...{ id: one.id, name: one.name, when },
       ...{ runJob: array.name, arrayId: array.id },
     }));
   });
+}
+
+/** How deleted jobs ended is not known, so they must not count as succeeded. */
+function neededJobsDeleted(name: string, count: number): AppError {
+  const message = `needs: ${count} of the jobs of the array ${name} were deleted, so it can be needed with the condition "finished" only`;
+  return new AppError('not_found', message, { field: 'needs' });
 }
 
 export function neededJobMissing(name: string): AppError {
