@@ -42,6 +42,8 @@ test("the README's commands and tour work for an ordinary user", {
       throw new Error(`the machine ended with ${code} before the server was ready:\n${output}`);
     });
     const { base, token } = await Promise.race([ready.promise, ended]);
+    const failures = output.match(/^FAILED .*\n(?: {4}.*\n)*/gm) ?? [];
+    expect(failures.join('')).toBe('');
     expect(output).toMatch(/^\d+ passed, 0 failed, \d+ skipped$/m);
     expect(output).toContain('the tests ended with 0');
     await takeTour(clientsOf(base, token));

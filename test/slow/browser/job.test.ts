@@ -218,7 +218,10 @@ test('the page recovers from a server restart without lost or duplicate lines', 
   await using visitor = await visit(browser, app, { as: ada });
   const { page } = visitor;
   await page.goto('/ada/-/jobs/steady');
-  await page.getByText(/^tick \d+$/).first().waitFor();
+  await page
+    .getByText(/^tick \d+$/)
+    .first()
+    .waitFor();
   await app.restart();
   await page.getByText('tick 150', { exact: true }).waitFor();
   await page.locator('main [data-status=SUCCEEDED]').first().waitFor();

@@ -182,6 +182,8 @@ async function waitForTrial(): Promise<string> {
     );
     expect(isReady, JSON.stringify(status.containerStatuses)).toBe(true);
     return status.podIP;
+  }, 240_000).catch(async (cause) => {
+    throw new Error(`${cause.message}\n${await inLoam('logs', 'loam-0')}`, { cause });
   });
 }
 
