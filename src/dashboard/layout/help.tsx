@@ -7,6 +7,7 @@ const HELP: Record<string, string> = {
   '/$namespace': 'repositories',
   '/$namespace/-/jobs': 'jobs#labels-and-finding-jobs',
   '/$namespace/-/jobs/$job': 'jobs',
+  '/$namespace/-/arrays/$array': 'jobs#arrays',
   '/$namespace/-/activity': 'operations#the-audit-log',
   '/$namespace/-/members': 'identity#users-organizations-members',
   '/$namespace/-/usage': 'budgets#budgets',
