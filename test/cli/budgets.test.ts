@@ -27,8 +27,9 @@ test('a budget is set, shown and deleted; that of the operator is for the operat
 
   const refused = await user.run(['budget', 'set', '900', '--operator']);
   expect(refused.code).toBe(5);
-  for (const amount of ['0', 'NaN', '1e400', '10000000000'])
-    expect((await user.run(['budget', 'set', amount])).code, amount).toBe(1);
+  expect((await user.run(['budget', 'set', '0'])).code).toBe(1);
+  for (const amount of ['NaN', '1e400', '10000000000'])
+    expect((await user.run(['budget', 'set', amount])).code, amount).toBe(2);
   expect((await user.run(['budget', 'set', '5', '--notify', '0'])).code).toBe(1);
   expect((await user.run(['budget', 'set', '5', '--notify', 'x'])).code).toBe(2);
 
