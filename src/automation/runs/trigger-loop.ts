@@ -2,8 +2,8 @@
  * Makes runs of pushed refs. The row of `run_triggers` was written with the record of the push. Each server claims due rows for
  * a while; the transaction that creates the run deletes the row, so each row is used exactly once, whatever happens to
  * servers. When a server is killed, another one claims the row after the claim has expired. After an error, the row is retried
- * with growing delays. In both cases, other rows do not wait. A row whose claims were lost three times may be what ended the
- * servers, so it becomes an invalid run.
+ * with growing delays. In both cases, other rows do not wait. A row whose claims were lost three times
+ * may have ended the servers, so it becomes an invalid run.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import type pg from 'pg';

@@ -282,7 +282,7 @@ async function findSource(
   );
 }
 
-/** The defaults of the server may be more than any of its machines has. */
+/** Asks the server for a size that fits one of its machines, because its defaults may be larger than all of them. */
 async function chooseSize(
   client: Client,
   { gpu = 'none', cpu, memory, region, image }: SizeOptions,

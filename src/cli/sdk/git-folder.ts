@@ -5,7 +5,7 @@ const IGNORED = /[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]/g;
 /** NTFS has short names such as `GIT~1`, ignores dots and spaces at the end, and names streams after a colon. */
 const GIT = /^(?:\.git|git~\d+)[. ]*(?::|$)/i;
 
-/** The file without which git takes no folder for a repository. A trailing dot or space as above. */
+/** Git treats a folder as a repository only if it has this file. NTFS ignores dots and spaces at its end, too. */
 const HEAD = /^head[. ]*(?::|$)/i;
 
 /**
