@@ -37,8 +37,9 @@ export type LogFile = {
 };
 
 /**
- * Opens the log for writing. `onError` is called once when a write fails, for example because the disk is full; later lines
- * are discarded. The file contains only whole frames at any time.
+ * Opens the log for writing. `onError` is called once when a write fails, for example because the disk is full. It may make
+ * room, because the frames are then written once more; later lines are discarded. The file contains only whole frames at any
+ * time.
  */
 export function openLog(file: string, limits: LogLimits, onError: (error: Error) => void): LogFile {
   const fd = openSync(file, 'a+', 0o600);
@@ -52,13 +53,25 @@ export function openLog(file: string, limits: LogLimits, onError: (error: Error)
     if (failed || closed) return;
     const buffer = Buffer.from(frames, 'latin1');
     try {
+      writeWhole(buffer);
+    } catch (error) {
+      failed = true;
+      onError(error as Error);
+      try {
+        writeWhole(buffer);
+      } catch {
+        // There is still no room.
+      }
+    }
+  }
+  function writeWhole(buffer: Buffer): void {
+    try {
       for (let done = 0; done < buffer.length; ) done += writeSync(fd, buffer, done);
       size += buffer.length;
     } catch (error) {
-      failed = true;
       // A partial frame would be read as a line.
       ftruncateSync(fd, size);
-      onError(error as Error);
+      throw error;
     }
   }
   const note = (text: string) =>

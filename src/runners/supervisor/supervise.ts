@@ -128,7 +128,10 @@ export async function supervise(
     isStopped = true;
     killWork();
   };
-  const log = openLog(fileOf('log'), spec.log, (error) => endFor(toStopReason(error)));
+  const log = openLog(fileOf('log'), spec.log, (error) => {
+    endFor(toStopReason(error));
+    releaseReserve(dir);
+  });
   const [out, err] = [join(fifoDir, 'out'), join(fifoDir, 'err')] as const;
   const outputs = [copyLines(out, 'o', log), copyLines(err, 'e', log)] as const;
   const closed = Promise.all(outputs.map((output) => output.closed));
@@ -246,10 +249,15 @@ async function writeEnd(dir: string, exit: AttemptExit): Promise<void> {
       return writeJsonAtomically(join(dir, 'exit'), exit, dir);
     } catch {
       if (!existsSync(dir)) return;
-      tryTo(() => unlinkSync(join(dir, 'reserve')));
+      releaseReserve(dir);
     }
     if (round > 0) await delay(1_000);
   }
+}
+
+/** Makes room on a full disk for the last lines and the record of the end. */
+function releaseReserve(dir: string): void {
+  tryTo(() => unlinkSync(join(dir, 'reserve')));
 }
 
 export function isDiskFull(error: unknown): boolean {

@@ -1,6 +1,6 @@
 /** Hostile jobs on the nodes of a real Slurm cluster, and full disks of nodes and workers. */
 import { execFileSync } from 'node:child_process';
-import { mkdtempSync, rmSync, statfsSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, statfsSync, writeFileSync } from 'node:fs';
 import { readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -8,6 +8,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { newId } from '../../../src/base/ids.ts';
 import { createLog } from '../../../src/base/log.ts';
 import { openSlurmEngine } from '../../../src/runners/slurm/engine.ts';
+import { openLog } from '../../../src/runners/supervisor/lines.ts';
 import { framesOf, openForger } from '../../support/agent-forger.ts';
 import { agentRunner } from '../../support/agent-runner.ts';
 import { eventually } from '../../support/eventually.ts';
@@ -64,6 +65,26 @@ describe('full disks', () => {
     expect((await attempt.exit({ logBytes: sent })).status).toBe(200);
     const lines = await allLines(made.runner, attempt.handle);
     expect(lines.map((line) => line.split(' ')[0])).toEqual(parts.map((_, i) => `${i}`));
+  });
+
+  test('the lines that meet a full disk are written into the room of the reserve', (ctx) => {
+    needs(ctx, 'root', 'mount');
+    using disk = mountSmall(1);
+    const [file, reserve, filler] = ['log', 'reserve', 'filler'].map((name) =>
+      join(disk.path, name),
+    );
+    writeFileSync(reserve, Buffer.alloc(65_536));
+    const errors: Error[] = [];
+    const log = openLog(file, { bytes: 2 ** 20, lines: 1_000 }, (error) => {
+      errors.push(error);
+      rmSync(reserve);
+    });
+    writeFileSync(filler, Buffer.alloc(disk.free()));
+    log.write('1700000000000 o first\n');
+    log.write('1700000000000 o discarded\n');
+    log.close();
+    expect(errors).toMatchObject([{ code: 'ENOSPC' }]);
+    expect(readFileSync(file, 'utf8')).toBe('1700000000000 o first\n');
   });
 
   test('a job that fills the disk of its node ends with the reason, and its lines are kept', async (ctx) => {
