@@ -70,16 +70,14 @@ describe('full disks', () => {
   test('the lines that meet a full disk are written into the room of the reserve', (ctx) => {
     needs(ctx, 'root', 'mount');
     using disk = mountSmall(1);
-    const [file, reserve, filler] = ['log', 'reserve', 'filler'].map((name) =>
-      join(disk.path, name),
-    );
+    const [file, reserve] = [join(disk.path, 'log'), join(disk.path, 'reserve')];
     writeFileSync(reserve, Buffer.alloc(65_536));
     const errors: Error[] = [];
     const log = openLog(file, { bytes: 2 ** 20, lines: 1_000 }, (error) => {
       errors.push(error);
       rmSync(reserve);
     });
-    writeFileSync(filler, Buffer.alloc(disk.free()));
+    writeFileSync(join(disk.path, 'filler'), Buffer.alloc(disk.free()));
     log.write('1700000000000 o first\n');
     log.write('1700000000000 o discarded\n');
     log.close();
