@@ -366,6 +366,8 @@ describe('the requests of agents', () => {
     const hold = async ({ id, token, nonce }: ForgedAttempt): Promise<void> => {
       const socket = connect(Number(new URL(made.url).port), '127.0.0.1');
       sockets.push(socket);
+      // The server resets a connection whose part it cuts.
+      socket.on('error', () => {});
       const length = 2 ** 20;
       const headers = `host: x\r\nauthorization: Bearer ${token}\r\nloam-agent: ${nonce}`;
       socket.write(
@@ -395,9 +397,16 @@ describe('the requests of agents', () => {
       (await honest.send('POST', 'report', { json: { started: { pid: 1, startedAt: 1 } } })).status,
     ).toBe(200);
     expect((await (await made.submit()).claim()).status).toBe(200);
+    // Slow parts are cut, and no more of them than the new part needs.
+    const past = performance.now() + 10_000;
+    const clock = vi.spyOn(performance, 'now').mockReturnValue(past);
+    onTestFinished(() => clock.mockRestore());
+    expect((await honest.log(frames.length, frames)).status).toBe(200);
+    await eventually(() => expect(sockets.filter((socket) => socket.closed)).toHaveLength(1));
+    clock.mockRestore();
     for (const socket of sockets) socket.destroy();
     await eventually(async () =>
-      expect((await honest.log(frames.length, frames)).status).toBe(200),
+      expect((await honest.log(2 * frames.length, frames)).status).toBe(200),
     );
     expect(made.logged).toEqual([]);
   });

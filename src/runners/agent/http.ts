@@ -88,6 +88,8 @@ const MAX_JSON_BYTES = 64 * 1024;
  */
 const MAX_BODY_BYTES = 32 * 2 ** 20;
 const MAX_BODY_BYTES_OF_ATTEMPT = 2 * LOG_REQUEST_BYTES;
+/** When memory is short, parts of logs that take longer are cut: hostile jobs would otherwise keep it for a minute each time. */
+const UNDISTURBED_MS = 10_000;
 
 type AttemptRequest = Request<{ attempt: string }>;
 type AttemptResponse = express.Response<unknown, { session: AgentSession }>;
@@ -159,7 +161,7 @@ export function createAgentsRouter({
     next();
   };
   const bodyBytes = new WeakMap<AgentSession, number>();
-  let allBodyBytes = 0;
+  const logParts = new LogParts();
   /**
    * Reserves memory for the body until the response. The agent repeats a request that is refused here. Short bodies count for
    * their attempt only: otherwise a few hostile jobs could keep the claims and the ends of all others from being received.
@@ -172,14 +174,9 @@ export function createAgentsRouter({
       const used = bodyBytes.get(session) ?? 0;
       if (used + bytes > MAX_BODY_BYTES_OF_ATTEMPT)
         throw new AppError('rate_limit_exceeded', 'The attempt sends too much at once');
-      if (!isShort && allBodyBytes + bytes > MAX_BODY_BYTES)
-        throw busy('Agents send too much at once');
-      const add = (change: number) => {
-        if (!isShort) allBodyBytes += change;
-        bodyBytes.set(session, (bodyBytes.get(session) ?? 0) + change);
-      };
-      add(bytes);
-      res.once('close', () => add(-bytes));
+      if (!isShort) logParts.add(req, res, bytes);
+      bodyBytes.set(session, used + bytes);
+      res.once('close', () => bodyBytes.set(session, (bodyBytes.get(session) ?? 0) - bytes));
       next();
     };
   };
@@ -231,6 +228,34 @@ export function createAgentsRouter({
   });
   router.use(handleTransferError);
   return express.Router().use(AGENTS_PATH, router);
+}
+
+/** The parts of logs that are being received. */
+class LogParts {
+  /** Oldest first. */
+  readonly #open = new Map<AttemptRequest, { bytes: number; since: number }>();
+  #bytes = 0;
+
+  /** Counts a part until its response. @throws AppError 503 if all parts together would take too much memory */
+  add(req: AttemptRequest, res: AttemptResponse, bytes: number): void {
+    const now = performance.now();
+    for (const [oldest, { since }] of this.#open) {
+      if (this.#bytes + bytes <= MAX_BODY_BYTES || now - since < UNDISTURBED_MS) break;
+      // A complete part keeps its memory until it is stored.
+      if (oldest.complete) continue;
+      this.#remove(oldest);
+      oldest.destroy();
+    }
+    if (this.#bytes + bytes > MAX_BODY_BYTES) throw busy('Agents send too much at once');
+    this.#open.set(req, { bytes, since: now });
+    this.#bytes += bytes;
+    res.once('close', () => this.#remove(req));
+  }
+
+  #remove(req: AttemptRequest): void {
+    this.#bytes -= this.#open.get(req)?.bytes ?? 0;
+    this.#open.delete(req);
+  }
 }
 
 /** The most that the body of a request may take in memory, if bodies of more than `limit` bytes are refused. */
