@@ -39,7 +39,16 @@ test('bodies with many escapes', () => {
   expect(parseBody(text('\\ud83d\\ude00'))).toEqual({ text: '😀', numbers });
   for (const half of ['\\ud83d', 'a\\ude00', '\\ud83d\\ud83d\\ude00'])
     expect(() => parseBody(text(half))).toThrow('must not contain half of a surrogate pair');
-  expect(parseBody('{"text":"\\\\ud800"}')).toEqual({ text: '\\ud800' });
+  // The backslash is escaped, not half of a pair.
+  expect(parseBody(text('\\\\ud800'))).toEqual({ text: '\\ud800', numbers });
+  expect(() => parseBody(text('\\ud83d\\\\\\ude00'))).toThrow('The body: must not contain half');
+  expect(() => parseBody('{"\\ud800":1}')).toThrow('The body: must not contain half');
+});
+
+test('long bodies are not searched to their end for the error', () => {
+  const values = '[1,\n'.repeat(2 ** 18);
+  expect(() => parseBody(`${values}x`)).toThrow('line 65537, column 1: the error is here or later');
+  expect(() => parseBody(`[x,${values}`)).toThrow('line 1, column 2: expected a value or "]"');
 });
 
 test('bodies that clients have not sent to their end', async () => {
