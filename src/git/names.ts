@@ -43,8 +43,18 @@ function isComponent(part: string): boolean {
 const IGNORED_BY_HFS = /[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]/g;
 /** NTFS has short names such as `GIT~1`, ignores dots and spaces at the end, and names streams after a colon. */
 const GIT_FOLDER = /^(?:\.git|git~\d+)[. ]*(?::|$)/i;
+const HEAD = /^head[. ]*(?::|$)/i;
 
 /** Whether a path leads into a `.git` on any file system. A backslash separates folders on some of them. */
 export function entersGitFolder(path: string): boolean {
   return path.split(/[/\\]/).some((part) => GIT_FOLDER.test(part.replace(IGNORED_BY_HFS, '')));
+}
+
+/**
+ * Whether git takes a file of this path for the `HEAD` of a repository. Git treats a folder without a `.git` as a repository only
+ * if it has this file, and then runs the programs that a `config` beside it names.
+ */
+export function isHeadFile(path: string): boolean {
+  const name = path.split(/[/\\]/).at(-1) as string;
+  return HEAD.test(name.replace(IGNORED_BY_HFS, ''));
 }

@@ -8,6 +8,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test, vi } from 'vitest';
 import { Client, type DownloadOptions } from '../../src/cli/sdk/loam.ts';
 import { eventually } from '../support/eventually.ts';
+import { GIT_PATHS, ORDINARY_PATHS } from '../support/git-paths.ts';
 import { LoamUser } from '../support/loam-command.ts';
 import { needs } from '../support/needs.ts';
 
@@ -149,23 +150,6 @@ test('a download goes on when its connection is silent, or does not begin', asyn
   }
 });
 
-/** The folders that hold a clone's settings, as different file systems read the name `.git`. */
-const GIT_PATHS = [
-  '.git/config',
-  'a/.GIT/config',
-  '.git',
-  'git~1/config',
-  'GIT~2 ./hooks/x',
-  '.git . /config',
-  '.git::$INDEX_ALLOCATION/config',
-  '.g\u200cit/config',
-  '\ufeff.Git/config',
-  'a\\.git\\config',
-  // A repository without a .git.
-  'bare/HEAD',
-  'head. ',
-];
-
 /** A client of a server whose job left these files; each has its path as its text. */
 function offering(...paths: string[]) {
   const nodes = paths.map((path) => ({
@@ -186,24 +170,12 @@ function offering(...paths: string[]) {
 
 test('artifacts do not enter a .git, in any spelling that a file system takes for it', async () => {
   const leftOut: string[][] = [];
-  const fine = [
-    'bare/config',
-    'bare/objects/x',
-    'bare/refs/x',
-    'HEAD/x',
-    'HEAD.md',
-    '.github/x',
-    '.gitignore',
-    'git/x',
-    'git~/x',
-    'x.git/x',
-  ];
-  const written = await offering(...GIT_PATHS, ...fine).download(join(folder, 'git'), {
+  const written = await offering(...GIT_PATHS, ...ORDINARY_PATHS).download(join(folder, 'git'), {
     onLeftOut: ({ path }, reason) => leftOut.push([path, reason]),
     force: true,
   });
   expect(leftOut.sort()).toEqual(GIT_PATHS.map((path) => [path, 'git_folder']).sort());
-  expect(written.map(({ path }) => path).sort()).toEqual(fine.sort());
+  expect(written.map(({ path }) => path).sort()).toEqual(ORDINARY_PATHS.toSorted());
 });
 
 test('a download replaces files of an earlier download, and no other file', async () => {

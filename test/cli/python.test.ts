@@ -15,6 +15,7 @@ import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { openCuttableProxy } from '../support/cut.ts';
 import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
+import { GIT_PATHS } from '../support/git-paths.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { needs } from '../support/needs.ts';
 import { job as jobOf } from '../support/submit.ts';
@@ -429,16 +430,8 @@ except loam.LoamError as error:
 });
 
 test('artifacts do not enter a .git, and replace only files of earlier downloads', async () => {
-  const hostile = [
-    '.git/config',
-    'a/GIT~1/x',
-    '.git . /x',
-    '.g\u200cit/x',
-    '.git::$I/x',
-    'a\\.git',
-  ];
   await using server = await serveArchive(
-    [...hostile, 'HEAD', '.gitignore', 'deep/mine'].map((name) => ({ name, text: 'new' })),
+    [...GIT_PATHS, '.gitignore', 'deep/mine'].map((name) => ({ name, text: 'new' })),
   );
   const seen = await value(
     `
@@ -462,7 +455,7 @@ print(json.dumps([*seen, str(warned[0].message), mine.read_text(), sorted(map(st
     [['.gitignore'], true, 'my own'],
     [['.gitignore', 'deep/mine'], false, 'new'],
     [['.gitignore', 'deep/mine'], false, 'new'],
-    "Files were left out: 6 with .git in their paths, such as '.git/config'; 1 that git would take for its HEAD, such as 'HEAD'; 1 existing, from no download, such as 'deep/mine'",
+    "Files were left out: 10 with .git in their paths, such as '.git/config'; 2 that git would take for its HEAD, such as 'bare/HEAD'; 1 existing, from no download, such as 'deep/mine'",
     'my own',
     ['kept/.gitignore', 'kept/deep', 'kept/deep/mine'],
   ]);

@@ -32,6 +32,7 @@ import {
   tarPadding,
 } from '../../src/runners/supervisor/tar-format.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
+import { GIT_PATHS, ORDINARY_PATHS } from '../support/git-paths.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { cancel, job, lines, remove, submit, submitRaw, until } from '../support/submit.ts';
 
@@ -210,8 +211,16 @@ test('an archive cannot write through its own links, into .git or out of the fol
   await expect(copy(hook)).rejects.toThrow('is inside .git');
   await expect(copy(hook, { path: '.git', to: '.git' })).rejects.toThrow('is inside .git');
   await expect(copy(hook, { to: 'in' })).rejects.toThrow('is inside .git');
-  for (const path of ['a/.GIT/x', 'git~1/x', '.git. /x', '.g\u200dit/x', '.git::$I/x', 'a\\.git'])
-    await expect(copy(await store([{ path, text: 'evil' }])), path).rejects.toThrow('inside .git');
+  for (const path of GIT_PATHS)
+    await expect(copy(await store([{ path, text: 'evil' }])), path).rejects.toThrow(
+      /is inside .git$|would make its folder a git repository$/,
+    );
+  const ordinary = await store(ORDINARY_PATHS.map((path) => ({ path, text: 'x' })));
+  expect(Object.keys(await copy(ordinary))).toEqual(expect.arrayContaining(ORDINARY_PATHS));
+  const head = await store([{ path: 'config', text: 'evil' }]);
+  await expect(copy(head, { path: 'config', to: 'in/HEAD' })).rejects.toThrow('a git repository');
+  const symbolic = await store([{ path: 'HEAD', link: 'config' }]);
+  await expect(copy(symbolic)).rejects.toThrow('"HEAD" would make its folder a git repository');
   const link = await store([{ path: 'a', link: '.Git/hooks' }]);
   await expect(copy(link)).rejects.toThrow('the link "a" leads into .git');
   // The store removes such entries already.

@@ -9,7 +9,7 @@ import type { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { createGunzip } from 'node:zlib';
 import { extract, type Header } from 'tar-stream';
-import { entersGitFolder } from '../../git/names.ts';
+import { entersGitFolder, isHeadFile } from '../../git/names.ts';
 import { type Storage, StorageUnavailable } from '../../platform/storage/storage.ts';
 import type { InputPaths } from '../request.ts';
 import {
@@ -74,7 +74,7 @@ export class InputFolder {
     signal: AbortSignal,
   ): Promise<void> {
     await this.addFolder(parentOf(path));
-    const at = this.#take(path, Math.ceil(size / BLOCK_BYTES) * BLOCK_BYTES);
+    const at = this.#takeFile(path, Math.ceil(size / BLOCK_BYTES) * BLOCK_BYTES);
     // The server must be able to read the file, to send it to another machine.
     const file = await open(at, 'wx', (mode & 0o777) | 0o600).catch((error) => refuse(error, path));
     // A stream that was destroyed meanwhile emits nothing any more, so `pipeline` would wait without end.
@@ -88,16 +88,23 @@ export class InputFolder {
 
   async addLink(path: string, target: string): Promise<void> {
     await this.addFolder(parentOf(path));
-    const at = this.#take(path, BLOCK_BYTES);
+    const at = this.#takeFile(path, BLOCK_BYTES);
     if (entersGitFolder(toText(target)))
       throw new CannotExtract(`the link ${show(path)} leads into .git`);
     await symlink(Buffer.from(target, 'latin1'), at).catch((error) => refuse(error, path));
   }
 
+  /** As `#take`, for an entry that is not a folder. */
+  #takeFile(path: string, bytes: number): Buffer {
+    if (isHeadFile(toText(path)))
+      throw new CannotExtract(`${show(path)} would make its folder a git repository`);
+    return this.#take(path, bytes);
+  }
+
   /** Counts a new entry. @returns its place on this machine */
   #take(path: string, bytes: number): Buffer {
     const { maxBytes, maxEntries } = this.#limits;
-    // A job that runs git in its checkout must not run hooks that another job wrote.
+    // A job that runs git must not run hooks and programs of a configuration that another job wrote.
     if (entersGitFolder(toText(path))) throw new CannotExtract(`${show(path)} is inside .git`);
     this.#entries += 1;
     this.#bytes += bytes;
