@@ -37,6 +37,17 @@ export const readRunCommit = defineFolderTask(
     }),
 );
 
+/** Finds the id of the commit without reading any contents. @param revision as for `readRunCommit` */
+export const findRunCommitId = defineFolderTask(
+  'findRunCommitId',
+  async ({ git }, dir, revision: string): Promise<string | null> => {
+    const [commit] = await git.objects.use(dir, (objects) =>
+      objects.info([`${revision}^{commit}`]),
+    );
+    return commit?.oid ?? null;
+  },
+);
+
 type Change = {
   before: string | null;
   after: string;

@@ -26,7 +26,7 @@ import { lockRepository, type RepositoryReadDeps } from '../../repositories/repo
 import { type JobFile, readJobFile } from '../file.ts';
 import { hasPathFilters, selectJobs } from '../plan.ts';
 import { refreshSchedules } from '../schedules/schedules.ts';
-import { type RunCommit, readChangedPaths, readRunCommit } from './commit.ts';
+import { findRunCommitId, type RunCommit, readChangedPaths, readRunCommit } from './commit.ts';
 import {
   type CreateDeps,
   createRun,
@@ -182,7 +182,7 @@ async function changesFile(
   return (await readRunCommit(services, repositoryId, before))?.text !== commit.text;
 }
 
-/** Creates an invalid run, without reading the file again. */
+/** Creates an invalid run, without reading the commit and the file again: one of them may have ended the servers. */
 async function giveUp(
   services: TriggerDeps,
   repository: RunRepository,
@@ -192,11 +192,14 @@ async function giveUp(
     { trigger: row.id, repository: repository.id, lostClaims: row.lostClaims },
     'gave up a trigger of a run whose claims were lost; it may have ended servers',
   );
-  const commit = await readRunCommit(services, repository.id, row.after || row.ref);
+  const sha = await findRunCommitId(services, repository.id, row.after || row.ref);
   await recordRunWithoutJobs(
     services,
     repository,
-    { trigger: triggerOf(row), ref: row.ref, ...commitOf(row, commit), actor: row.actor },
+    {
+      ...{ trigger: triggerOf(row), ref: row.ref, actor: row.actor },
+      commit: { sha: sha ?? row.after, title: '' },
+    },
     {
       status: 'invalid',
       message: `The server stopped ${row.lostClaims} times while it read this file, so it started no jobs. Make the file simpler, or ask the operator.`,
