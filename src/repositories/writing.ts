@@ -4,7 +4,8 @@
  */
 
 import { Readable, Writable } from 'node:stream';
-import { AppError, invalid, notFound } from '../base/errors.ts';
+import { isDeepStrictEqual } from 'node:util';
+import { AppError, busy, invalid, notFound } from '../base/errors.ts';
 import { defineRemoteCall } from '../cluster/calls.ts';
 import { entersGitFolder, isCommitId, isRefName, looksLikeFullName } from '../git/names.ts';
 import { readAnnotations } from '../git/objects/history.ts';
@@ -25,6 +26,7 @@ import { findEffect, type IdempotentEffect } from '../platform/database/idempote
 import { GIT_TRANSFERS, withTransferSlot } from '../platform/limits/fair-semaphore.ts';
 import { checkPath, locateAtRef } from './browsing/contents.ts';
 import { withRepositoryFolder } from './folder.ts';
+import type { PushNote } from './pushes/rows.ts';
 import {
   type AccessRow,
   demandRepository,
@@ -286,14 +288,12 @@ const createCommitOnServer = defineRemoteCall<NewCommit, string, Deps>(
     { account, requestId, effect, defaultBranch, branch, expectedHead, from, ...input },
   ) =>
     withRepositoryFolder(services, id, async (dir) => {
-      const { git, pool, pushes } = services;
-      if (effect) {
-        await pushes.flush(id);
-        const done = await findEffect(pool, effect);
-        if (done) return done;
-      }
+      const { git } = services;
       const ref = REF_PREFIX.branch + branch;
+      // Before the search for an earlier try: if one updates the ref after the search, git rejects the push of this one.
       const before = await readRef(services, dir, ref);
+      const done = effect && (await findEarlierCommit(services, id, effect));
+      if (done) return done;
       if (expectedHead != null && expectedHead !== before)
         throw new AppError(
           'conflict',
@@ -320,6 +320,23 @@ const createCommitOnServer = defineRemoteCall<NewCommit, string, Deps>(
       return sha;
     }),
 );
+
+/**
+ * Returns the commit of an earlier try of the request; null if there is none.
+ * @throws AppError 503 if an earlier try is not recorded yet, also one of another server
+ */
+async function findEarlierCommit(
+  { git, pool, pushes }: Deps,
+  id: string,
+  effect: IdempotentEffect,
+): Promise<string | null> {
+  await pushes.flush(id);
+  // A push has a note from before its ref is updated until it is recorded. So the notes are read before the records.
+  for (const { data } of await git.disk.pendingOperationsOf(id))
+    if (isDeepStrictEqual((data as Partial<PushNote> | null)?.effect, effect))
+      throw busy('An earlier try of this request is not complete');
+  return findEffect(pool, effect);
+}
 
 /** Returns the object id that a ref points to, or `ZERO_ID` if the ref does not exist. */
 async function readRef({ git }: Deps, dir: string, ref: string): Promise<string> {

@@ -1,4 +1,6 @@
 /** Branches, tags and commits created with GraphQL, checked with stock git. */
+import { mkdir, rm, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { remote, Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
@@ -209,6 +211,45 @@ test('a request with an Idempotency-Key makes one commit, whatever is lost of it
   const all: { sha: string; message: string }[] = await history();
   const made = all.filter(({ message }) => message.startsWith('Once'));
   expect(made.map((one) => one.sha)).toEqual([again, sha]);
+});
+
+test('a try that another server has not recorded yet makes no second commit', async () => {
+  const { pushes, git } = app.app.services;
+  const query = `mutation ($input: CreateCommitInput!) { createCommit(input: $input) { commit { sha } } }`;
+  const changes = [{ path: 'held.txt', content: 'held' }];
+  const variables = { input: { id, branch: 'held', message: 'Held', changes } };
+  const send = () =>
+    ada.request('POST', '/graphql', {
+      headers: { 'content-type': 'application/json', 'idempotency-key': 'held' },
+      body: JSON.stringify({ query, variables }),
+    });
+  const accept = await refuseIn(
+    'events',
+    `insert on events for each row when (new.type = 'repository.pushed')`,
+  );
+  expect((await send()).body.errors?.[0]?.extensions.code).toBe('INTERNAL_ERROR');
+  const [note] = await git.disk.pendingOperationsOf(id);
+  await accept();
+  await pushes.flush(id);
+  // As if another server had updated the ref, and had not recorded its push.
+  const { rows } = await app.pool.query(
+    `delete from idempotent_requests r where key = 'held' returning to_jsonb(r) as record`,
+  );
+  const other = join(git.disk.pathOf(id), '../../../begun/other');
+  await mkdir(other);
+  await writeFile(join(other, `${id}.note`), JSON.stringify(note?.data));
+  expect((await send()).body.errors?.[0]?.message).toContain('is not complete; try again');
+  await rm(other, { recursive: true });
+  await app.pool.query(
+    'insert into idempotent_requests select * from jsonb_populate_record(null::idempotent_requests, $1)',
+    [rows[0].record],
+  );
+  const { body } = await send();
+  const all: { sha: string; message: string }[] = (
+    await ada.get(`/auth/v1/repository/ada/${id}/commits/held`)
+  ).body.data;
+  const made = all.filter(({ message }) => message.startsWith('Held'));
+  expect(made.map(({ sha }) => sha)).toEqual([body.data.createCommit.commit.sha]);
 });
 
 test('a commit adds, changes and deletes files and keeps file modes', async () => {

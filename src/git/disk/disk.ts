@@ -212,6 +212,23 @@ export class Disk {
     return Promise.all(names.map((name) => this.#read(join(this.#operations, name))));
   }
 
+  /** Reads the pending operations of all servers on a repository. */
+  async pendingOperationsOf(id: string): Promise<PendingOperation[]> {
+    const operations: PendingOperation[] = [];
+    for (const server of await readdir(join(this.#root, 'begun'))) {
+      const folder = join(this.#root, 'begun', server);
+      try {
+        for (const name of await readdir(folder))
+          if (name.startsWith(`${id}.`)) operations.push(await this.#read(join(folder, name)));
+      } catch (error) {
+        // The operation was finished meanwhile, or another server took it over.
+        if ((error as NodeJS.ErrnoException).code === 'ENOENT') return this.pendingOperationsOf(id);
+        throw error;
+      }
+    }
+    return operations;
+  }
+
   async #read(file: string): Promise<PendingOperation> {
     const data = parseRecord(await readFile(file, 'utf8'));
     const id = basename(file).split('.')[0] as string;
