@@ -1,5 +1,17 @@
 /** Errors as GraphQL clients see them: with a code, and with no more details than REST shows. */
-import { type ExecutionResult, GraphQLError } from 'graphql';
+import {
+  coerceInputValue,
+  type ExecutionArgs,
+  type ExecutionResult,
+  GraphQLError,
+  type GraphQLInputType,
+  getNamedType,
+  getOperationAST,
+  isEnumType,
+  isInputObjectType,
+  isInputType,
+  typeFromAST,
+} from 'graphql';
 import type { Logger } from '../../base/log.ts';
 import { shouldLog, toClientError } from '../../platform/web/error-response.ts';
 
@@ -27,4 +39,50 @@ export function showError(error: unknown, { log }: { log: Logger }): GraphQLErro
 export function addErrorCodes<R extends ExecutionResult>(result: R): R {
   for (const error of result.errors ?? []) error.extensions.code ??= 'INVALID_REQUEST';
   return result;
+}
+
+/**
+ * Finds the first variable with a wrong value. The error begins with the field and carries it as `field`, like all errors of
+ * values; GraphQL's own has the field in the text only.
+ */
+export function findWrongVariable(args: ExecutionArgs): GraphQLError | null {
+  const operation = getOperationAST(args.document, args.operationName);
+  for (const { variable, type: node } of operation?.variableDefinitions ?? []) {
+    const type = typeFromAST(args.schema, node);
+    const name = variable.name.value;
+    const value = args.variableValues?.[name];
+    if (value == null || !isInputType(type)) continue;
+    try {
+      coerceInputValue(value, type, (path, _value, error) => {
+        throw describeWrongValue({ name, type }, path, error);
+      });
+    } catch (error) {
+      if (error instanceof GraphQLError) return error;
+      throw error;
+    }
+  }
+  return null;
+}
+
+function describeWrongValue(
+  variable: { name: string; type: GraphQLInputType },
+  path: readonly (string | number)[],
+  { message }: GraphQLError,
+): GraphQLError {
+  const names = path.filter((part) => typeof part === 'string');
+  const type = typeAt(variable.type, names);
+  const isInput = isInputObjectType(getNamedType(variable.type));
+  const [field, ...inner] = isInput ? names : [variable.name];
+  // The value belongs to no field, such as an unknown or a missing one, which the message names.
+  if (field === undefined) return new GraphQLError(message);
+  const values = isEnumType(type) ? type.getValues().map(({ name }) => name) : null;
+  const problem = values ? `must be one of ${values.join(', ')}` : message;
+  return new GraphQLError(`${field}: ${[...inner, problem].join(' ')}`, { extensions: { field } });
+}
+
+function typeAt(type: GraphQLInputType, names: readonly string[]) {
+  let named = getNamedType(type);
+  for (const name of names)
+    if (isInputObjectType(named)) named = getNamedType(named.getFields()[name]?.type ?? named);
+  return named;
 }

@@ -19,6 +19,7 @@ import {
   TokenKind,
 } from 'graphql';
 import type { Plugin } from 'graphql-yoga';
+import { findWrongVariable } from './errors.ts';
 
 /** Introspection has 250 tokens, a page of a front end about a hundred. Validation time grows with their square. */
 export const MAX_TOKENS = 2_000;
@@ -86,12 +87,9 @@ type OperationCost =
  * Computes the cost of an operation. An invalid variable is an error here: during execution it would fail only one
  * field, and the rest would run without having been measured.
  */
-function measureOperation({
-  schema,
-  document,
-  operationName,
-  variableValues,
-}: ExecutionArgs): OperationCost {
+/** Coerces the variables, so it also finds those with wrong values. */
+function measureOperation(args: ExecutionArgs): OperationCost {
+  const { schema, document, operationName, variableValues } = args;
   const operation = getOperationAST(document, operationName);
   if (!operation) return {};
   const variables = { ...variableValues };
@@ -104,7 +102,7 @@ function measureOperation({
     if (requested > MAX_COST) return { errors: [tooLarge('cost', MAX_COST, requested)] };
     return { cost: { requested, maximum: MAX_COST } };
   } catch (error) {
-    if (error instanceof GraphQLError) return { errors: [error] };
+    if (error instanceof GraphQLError) return { errors: [findWrongVariable(args) ?? error] };
     throw error;
   }
 }
