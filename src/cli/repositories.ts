@@ -2,6 +2,7 @@
 import type { LocalConnection } from './connection.ts';
 import { UsageError } from './exit.ts';
 import type { Client } from './sdk/client.ts';
+import { hasNamespace } from './sdk/job-input.ts';
 import type { Repository } from './sdk/repositories.ts';
 
 export type RepositoryName = { namespace: string; name: string };
@@ -18,7 +19,7 @@ export async function resolveName(client: Client, text: string): Promise<Reposit
 
 /** @returns `namespace/name`, where `name` alone is in the namespace of the user; other text as it is */
 export function qualifyName(text: string, username: string): string {
-  return text.includes('/') ? text : `${username}/${text}`;
+  return hasNamespace(text) ? text : `${username}/${text}`;
 }
 
 /** Describes an argument for `resolveRepository`. */

@@ -59,6 +59,10 @@ test('a job that fails, one that is cancelled, and a request that is refused are
   const refused = client.run('true', { image: 'busybox', gpu: 'A100-80GB:3' });
   await expect(refused).rejects.toMatchObject({ code: 'invalid_request', field: 'gpuCount' });
   await expect(client.run('true', { gpu: 'T4:x' })).rejects.toBeInstanceOf(LoamError);
+  await expect(client.run('true', { gpu: 'T5' })).rejects.toMatchObject({
+    ...{ code: 'invalid_request', status: 400, field: 'gpu' },
+    message: expect.stringMatching(/^gpu: must be one of .*A100_80GB.*T4/),
+  });
   const stranger = new Client({ url: app.base, token: 'loam_pat_none' });
   await expect(stranger.username()).rejects.toMatchObject({ status: 401 });
   expect(() => new Client({ url: 'ftp://host' })).toThrow(LoamError);
@@ -81,6 +85,8 @@ test('an option that does not exist is an error that names the most similar one'
     });
   const options = { url: app.base, tokn: 'x' };
   expect(() => new Client(options)).toThrow('Did you mean token?');
+  for (const none of [undefined, {}, { token: 'x' }, app.base])
+    expect(() => new Client(none as never)).toThrow('Client.fromLogin()');
   const { jobs, repositories, webhooks } = client;
   const wrong: Record<string, string> = { state: 'x' };
   expect(() => jobs.list(wrong)).toThrow('Did you mean statuses?');
@@ -92,6 +98,17 @@ test('an option that does not exist is an error that names the most similar one'
       .logs({ ...wrong })
       .next(),
   ).rejects.toThrow('state');
+});
+
+test('a repository without a namespace is one of the caller', async () => {
+  await client.repositories.create('vision');
+  for (const repo of ['vision', 'vision@main'])
+    expect(await (await client.run('true', { repo })).info()).toMatchObject({
+      ...{ namespace: 'ada', repo: 'ada/vision', branch: 'main' },
+    });
+  // The name of a branch may have a slash.
+  const missing = client.run('true', { repo: 'vision@feature/x' });
+  await expect(missing).rejects.toMatchObject({ code: 'not_found', message: /feature\/x/ });
 });
 
 test('many jobs are cancelled, run again and deleted', async () => {

@@ -490,8 +490,8 @@ class Client:
         namespace: str | None = None,
     ) -> Job:
         """
-        Creates a job and returns at once. The job needs `repo` (as `namespace/name`), `image`, or both. Fields that are left
-        out have the defaults of the API. `gpu` also takes a model with a count, as `A100-80GB:2`. Without `name`, the job gets
+        Creates a job and returns at once. The job needs `repo` (`namespace/name`, or `name` of the user), `image`, or both.
+        Fields that are left out have the defaults of the API. `gpu` also takes a model with a count, as `A100-80GB:2`. Without `name`, the job gets
         one of the first two words of the command and a random end; without `namespace`, it belongs to that of `repo`, or else to
         the user's own. `secrets` are variables that are stored encrypted and masked in the log. `secret_names` and
         `variable_names` are names of secrets and variables of the repository, or else of its namespace. `permissions`, such as
@@ -505,6 +505,8 @@ class Client:
         if ":" in gpu and gpu_count is None:
             gpu, _, count = gpu.partition(":")
             gpu_count = int(count) if count.isdecimal() else 0
+        if repo and "/" not in repo:
+            repo = f"{self._own_namespace()}/{repo}"
         if namespace is None:
             namespace = repo.split("/")[0] if repo else self._own_namespace()
         chosen = name or _random_name(command)

@@ -1,6 +1,6 @@
 import { LoamError } from './errors.ts';
 import { Events } from './events.ts';
-import type { JobOptions } from './job-input.ts';
+import { hasNamespace, type JobOptions } from './job-input.ts';
 import { type Job, Jobs } from './jobs.ts';
 import { readLogin } from './login.ts';
 import { Repositories } from './repositories.ts';
@@ -23,7 +23,10 @@ export type Identity = {
   namespace: string;
 };
 
-/** A Loam server, as one user sees it. */
+/**
+ * A Loam server, as one user sees it. The constructor reads nothing: it takes the address and the token from the program. In
+ * Node, `Client.fromLogin()` finds both by itself: in `LOAM_URL` and `LOAM_TOKEN`, or where `loam login` has stored them.
+ */
 export class Client {
   readonly jobs: Jobs;
   readonly repositories: Repositories;
@@ -33,7 +36,7 @@ export class Client {
   readonly transport: Transport;
   #username: Promise<string> | undefined;
 
-  /** @throws LoamError `invalid_request` for an address that is not an http or https URL */
+  /** @throws LoamError `invalid_request` without an address, and for one that is not an http or https URL */
   constructor(options: ClientOptions) {
     this.transport = new Transport(options);
     this.jobs = new Jobs(this.transport);
@@ -64,8 +67,11 @@ export class Client {
    * @throws LoamError `invalid_request` with the field, `permission_denied`, `already_exists`, `quota_exceeded`
    */
   async run(command: string, options: JobOptions = {}, retrying?: RetryOptions): Promise<Job> {
-    const namespace = options.namespace ?? options.repo?.split('/')[0] ?? (await this.username());
-    return this.jobs.create(command, { ...options, namespace }, retrying);
+    const given = options.repo;
+    const isOwn = given !== undefined && !hasNamespace(given);
+    const repo = isOwn ? `${await this.username()}/${given}` : given;
+    const namespace = options.namespace ?? repo?.split('/')[0] ?? (await this.username());
+    return this.jobs.create(command, { ...options, ...(isOwn && { repo }), namespace }, retrying);
   }
 
   /**

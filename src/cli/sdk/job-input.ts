@@ -8,7 +8,7 @@ export type JobOptions = {
   namespace?: string | undefined;
   /** Letters, digits, hyphens and underscores. By default made of the command, with a random suffix. */
   name?: string | undefined;
-  /** The repository to check out, as `namespace/name`; `namespace/name@branch` names a branch. */
+  /** The repository to check out: `namespace/name`, or `name` of the caller. `namespace/name@branch` names a branch. */
   repo?: string | undefined;
   branch?: string | undefined;
   /** The id of a snapshot of `repo` that was pushed to `refs/loam/snapshots/<id>`; instead of a branch. */
@@ -206,6 +206,11 @@ function toPermissions(permissions: NonNullable<JobOptions['permissions']>): {
 } {
   const given = Object.entries(permissions).filter(([, access]) => access !== undefined);
   return Object.fromEntries(given.map(([name, access]) => [name, enumOf<Access>(access)]));
+}
+
+/** Whether a repository is named with its namespace. The name of a branch may have slashes, too. */
+export function hasNamespace(repo: string): boolean {
+  return /^[^@]*\//.test(repo);
 }
 
 /** `namespace/name@branch` → repository and branch. */

@@ -58,8 +58,16 @@ export class Transport {
 
   /** @throws LoamError `invalid_request` for an address that is not an http or https URL, or a token that no header can have */
   constructor(options: ClientOptions) {
-    checkOptions(options, { url: true, token: true, fetch: true, userAgent: true });
-    const { url, token, fetch: givenFetch, userAgent } = options;
+    // As JavaScript may pass them, which TypeScript does not check.
+    const given = typeof options === 'object' && options !== null ? options : {};
+    checkOptions(given, { url: true, token: true, fetch: true, userAgent: true });
+    const { url, token, fetch: givenFetch, userAgent } = given as Partial<ClientOptions>;
+    if (typeof url !== 'string')
+      throw new LoamError(
+        'invalid_request',
+        'url: name the server, as in new Client({ url, token }). In Node, "await Client.fromLogin()" takes both from LOAM_URL and LOAM_TOKEN, or from "loam login".',
+        { status: 400, field: 'url' },
+      );
     this.url = parseOrigin(url);
     // `fetch` would refuse it, too, but its error message contains the token.
     if (token !== undefined && !/^[\x21-\x7e]+$/.test(token))
