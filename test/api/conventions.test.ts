@@ -168,6 +168,19 @@ test('everything after tree/, file/ and commits/ is one parameter, including sla
     expect((await raw(path)).status, path).toBe(400);
 });
 
+test('addresses that people expect lead to the ones that exist', async () => {
+  const follow = (path: string) =>
+    fetch(`${app.base}${path}`, { headers: { accept: 'text/html' }, redirect: 'manual' });
+  for (const [given, target] of [
+    ['/health', '/auth/v1/health'],
+    ['/ada/model/blob/main/src/a%20b.ts', '/ada/model/file/src/a%20b.ts?ref=main'],
+    ['/ada/model/blob/a%26b/%25', '/ada/model/file/%25?ref=a%26b'],
+  ] as const) {
+    const { status, headers } = await follow(given);
+    expect([status, headers.get('location')], given).toEqual([302, target]);
+  }
+});
+
 test('an unknown path gives 404, and an unsupported method 405 with the allowed methods', async () => {
   for (const path of ['/', '/nowhere', '/auth/v1', '/AUTH/v1/health', '/auth/v1/health/']) {
     const { status, body, headers } = await app.anonymous.get(path);

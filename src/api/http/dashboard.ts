@@ -73,6 +73,13 @@ export function createDashboard(): Router | null {
     res.type('html').send(diagram);
   });
   router.use('/assets', serveAssets(join(FOLDER, 'assets')));
+  // Addresses as on GitHub. Ours have the ref as a parameter; here it is the first part, because paths have slashes, too.
+  router.get('/:namespace/:repository/blob/:ref/*path', (req, res, next) => {
+    if (!wantsPage(req)) return next();
+    const { namespace, repository, ref, path } = req.params;
+    const file = [namespace, repository, 'file', ...path].map(encodeURIComponent).join('/');
+    res.redirect(`/${file}?${new URLSearchParams({ ref })}`);
+  });
   router.use((req, res, next) => {
     if (!wantsPage(req)) return next();
     const { viewer } = req;

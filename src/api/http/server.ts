@@ -76,6 +76,7 @@ export function createHttpApp(
     '/readyz',
     readinessHandler(() => isDatabaseReachable(services.db)),
   );
+  app.get('/health', (_req, res) => res.redirect('/auth/v1/health'));
   app.use(cors);
   app.use(identify(services));
   app.use(answerPreflights(limits.countRequest));
