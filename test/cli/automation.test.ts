@@ -117,6 +117,8 @@ test('a run is shown, waited for, repeated and cancelled', async () => {
       /^\.loam\/jobs\.yml:3:5: Unknown key "onn" in jobs\.long\n[\s\S]*Run 4 invalid\n$/,
     ),
   ]);
+  const ended = JSON.parse((await runs('show', '4', '--json')).stdout);
+  expect(ended.completedAt).toBe(ended.createdAt);
   const odd = await runs('wait', '--commit', 'HEAD');
   expect([odd.code, odd.stderr]).toEqual([2, expect.stringContaining('hexadecimal digits')]);
 });

@@ -186,6 +186,7 @@ async function insertRun(
   const id = newId('run');
   const number = (_max.number ?? 0) + 1;
   const isOver = status === 'invalid' || status === 'failed';
+  const createdAt = new Date();
   await tx.run.create({
     data: {
       id,
@@ -203,7 +204,9 @@ async function insertRun(
       createdById: await findExistingUser(tx, actor.userId),
       actor: actor.username,
       rerunOfId: rerunOfId ?? null,
-      completedAt: isOver ? new Date() : null,
+      // One clock for both: the database may be another machine.
+      createdAt,
+      completedAt: isOver ? createdAt : null,
     },
   });
   await recordAudit(tx, actor, {
