@@ -21,7 +21,7 @@ type GitOptions = {
 
 const MAX_OUTPUT_BYTES = 64 * 2 ** 20;
 
-/** @returns stdout without the final newline @throws GitError with the last line of stderr */
+/** @returns stdout without the final newline @throws GitError with the command of git and what it wrote to stderr */
 export async function git(args: readonly string[], options?: GitOptions): Promise<string>;
 export async function git(
   args: readonly string[],
@@ -47,12 +47,17 @@ export function git(
         if (mayFail && typeof error.code === 'number') return done(null);
         if (error.code === 'ENOENT') return failed(new GitError('git is not installed.'));
         const said = stderr.trim() || error.message;
-        failed(new GitError(`git: ${said}`));
+        failed(new GitError(`git ${commandOf(args)} failed: ${said}`));
       },
     );
     // A git that ends early reads no further; its exit code tells why.
     child.stdin?.on('error', () => {}).end(input);
   });
+}
+
+/** The command among arguments such as `-c name=value push origin`. */
+function commandOf(args: readonly string[]): string | undefined {
+  return args.find((arg, index) => !arg.startsWith('-') && args[index - 1] !== '-c');
 }
 
 const ownPath = () => resolve(process.argv[1] ?? 'loam');

@@ -27,7 +27,9 @@ export default defineConfig({
         entryFileNames: 'loam.mjs',
         // Parts that only some commands need are in the file, too, and evaluated when they are imported.
         codeSplitting: false,
-        banner: '#!/usr/bin/env node',
+        // A script of sh and a module at once, added after minification, which would drop it. The shebang alone cannot pass
+        // `--` everywhere, without which Node takes options such as --env-file, even after the name of the script.
+        postBanner: '#!/bin/sh\n":" //; exec node -- "$0" "$@"',
       },
     },
   },

@@ -9,7 +9,7 @@ import { announced } from '../../src/cli/commands/follow.ts';
 import { LoamError } from '../../src/cli/sdk/errors.ts';
 import { eventually } from '../support/eventually.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
-import { LoamUser } from '../support/loam-command.ts';
+import { LOAM, LoamUser } from '../support/loam-command.ts';
 import { needs } from '../support/needs.ts';
 import { freePort } from '../support/ports.ts';
 import { job, until } from '../support/submit.ts';
@@ -199,6 +199,12 @@ test('whatever the settings of git, a snapshot is complete, and nothing else is 
   expect(await user.exec('git', ['ls-remote', 'published'])).toBe('');
 });
 
+test('options that Node has, too, reach the command', async () => {
+  // Through its first line, as users start it.
+  const line = `'${LOAM}' run --env-file missing --image x -- true 2>&1 || true`;
+  expect(await user.exec('sh', ['-c', line])).toMatch(/^loam: .*--env-file.*cannot be read/);
+});
+
 test('outside of a clone, a repository or an image is needed', async () => {
   const nowhere = await user.run(['run', '--', 'true']);
   expect([nowhere.code, nowhere.stderr]).toEqual([2, expect.stringContaining('--repo')]);
@@ -237,7 +243,12 @@ test('the server checks a job before the working directory is pushed', async () 
   );
   await refused(2, /^loam: .*'--region.*mars must be one of us-east-1, /, '--region', 'mars');
   await refused(2, /^loam: .*'--max-cost.*amount such as/, '--max-cost', 'much');
-  await refused(2, /^loam: --use-secret: there is no secret NONE/, '--use-secret', 'NONE');
+  await refused(
+    2,
+    /^loam: --use-secret: there is no secret NONE .*\. There are: .*DEPLOY_KEY/,
+    '--use-secret',
+    'NONE',
+  );
   await refused(
     5,
     /^loam: --use-secret: .*loam secret set DEPLOY_KEY --keep-value --refs '\*\*'\n$/,

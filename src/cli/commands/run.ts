@@ -38,6 +38,7 @@ import { JobArray } from './arrays.ts';
 import { downloadArtifacts } from './artifacts.ts';
 import { announced, followToEnd } from './follow.ts';
 import { followArrayToEnd } from './follow-array.ts';
+import { listValueNames } from './secrets.ts';
 
 const SUGGEST_SIZE = graphql(`
   query SuggestSize(
@@ -325,7 +326,7 @@ async function createJob(
         input: createInput(command, { ...request, name }),
         unpushedSnapshot: isWorkingDirectory,
       })
-      .catch(explainSecret);
+      .catch((error) => explainNames(error, client, request));
     const checked = demand(checkJob, `Namespace ${request.namespace}`);
     if (tries === 1) for (const warning of checked.warnings) note(`loam: Warning: ${warning}`);
     if (checked.name !== name)
@@ -343,13 +344,30 @@ async function createJob(
   }
 }
 
-/** A secret that is only for certain branches is never for a job of `loam run`, which runs none. */
-function explainSecret(error: unknown): never {
-  if (!(error instanceof LoamError) || error.field !== 'secretNames') throw error;
-  const [, name] = /the secret (\w+) is only for .*"\*\*"/.exec(error.message) ?? [];
-  if (name === undefined) throw error;
-  const message = `${error.message}: loam secret set ${name} --keep-value --refs '**'`;
-  throw new LoamError(error.code, message, { ...error, cause: error });
+/** Adds to an error about a secret or a variable how to correct it. */
+async function explainNames(
+  error: unknown,
+  client: Client,
+  { namespace, repo }: JobOptions & { namespace: string },
+): Promise<never> {
+  if (!(error instanceof LoamError)) throw error;
+  const { field, code, message } = error;
+  if (field !== 'secretNames' && field !== 'variableNames') throw error;
+  let advice: string | undefined;
+  // A secret that is only for certain branches is never for a job of `loam run`, which runs none.
+  const [, restricted] = /the secret (\w+) is only for .*"\*\*"/.exec(message) ?? [];
+  if (restricted !== undefined) advice = `: loam secret set ${restricted} --keep-value --refs '**'`;
+  else if (code === 'invalid_request') {
+    const [owner, name] = repo?.split('@')[0]?.split('/') ?? [];
+    const repository = owner === namespace && name ? name : null;
+    // Not everybody who may create jobs may list them.
+    const known = await listValueNames(client, { namespace, repository }).catch(() => null);
+    const names = known?.[field] ?? [];
+    if (names.length > 0) advice = `. There are: ${names.join(', ')}`;
+  }
+  throw advice === undefined
+    ? error
+    : new LoamError(code, message + advice, { ...error, cause: error });
 }
 
 /** @returns the id of the snapshot */

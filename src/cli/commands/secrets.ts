@@ -197,6 +197,22 @@ function addVariables(program: Program): void {
     });
 }
 
+/** The names of the secrets and variables that jobs of a repository, or of a namespace without one, may name. */
+export async function listValueNames(
+  client: Client,
+  owner: Owner,
+): Promise<{ secretNames: string[]; variableNames: string[] }> {
+  const owners = [owner, ...(owner.repository === null ? [] : [{ ...owner, repository: null }])];
+  const namesOf = async (list: typeof listSecrets | typeof listVariables) => {
+    const found = await Promise.all(owners.map((each) => list(client, each)));
+    return [...new Set(found.flat().map(({ name }) => name))].sort();
+  };
+  return {
+    secretNames: await namesOf(listSecrets),
+    variableNames: await namesOf(listVariables),
+  };
+}
+
 /** @throws UsageError when neither an option nor the working directory names an owner */
 async function findOwner(
   { client, remote, server }: LocalConnection,
