@@ -55,8 +55,17 @@ test('an array is followed until all its jobs have ended, and its name stands fo
   const shown = await user.loam(['job', 'good']);
   expect(shown).toContain('array\t3 jobs\nstatus\t3 succeeded\n');
   expect(shown).toMatch(/^ada\/good-1\tsucceeded\t0\t\d+$/m);
+  const again = await user.run(['rerun', 'good']);
+  expect([again.code, again.stderr]).toEqual([0, 'ada/good run again: 3 jobs\n']);
+  for (const index of [0, 1, 2]) await until(ada, 'ada', `good-${index}-2`, 'SUCCEEDED');
+  const named = await user.run(['rerun', 'good', '--name', 'x']);
+  expect([named.code, named.stderr]).toEqual([2, expect.stringContaining('for a single job')]);
+  expect((await user.loam(['complete', '--', 'logs', 'goo'])).split('\n')).toContain('good');
   const over = await user.run(['cancel', 'good']);
   expect([over.code, over.stderr]).toEqual([1, 'loam: All jobs of the array have ended.\n']);
+  const removed = await user.run(['rm', 'good']);
+  expect([removed.code, removed.stderr]).toEqual([0, 'ada/good deleted: 3 jobs\n']);
+  expect((await user.run(['job', 'good'])).code).toBe(1);
 });
 
 test('the exit code is that of the job that failed first, after all have ended', async () => {
@@ -73,6 +82,8 @@ test('the exit code is that of the job that failed first, after all have ended',
 
 test('an array is cancelled by its name, and its logs are followed together', async () => {
   expect(await user.loam(runArgs('held', 'echo begun;hold', '--detach'))).toBe('ada/held-0\n');
+  const running = await user.run(['rm', 'held']);
+  expect([running.code, running.stderr]).toEqual([1, expect.stringMatching(/^loam: .*\n$/)]);
   const follower = user.start(['logs', '-f', 'held']);
   const waiter = user.start(['wait', 'held']);
   const begun = ['held-0 | begun', 'held-1 | begun', 'held-2 | begun'];

@@ -95,6 +95,16 @@ export class JobArray {
   cancel(): Promise<BulkResult> {
     return this.#client.jobs.cancelMany({ namespace: this.namespace, array: this.id });
   }
+
+  /** Creates a job with the settings of each of its jobs. */
+  rerun(options: { newestCommit?: boolean | undefined }): Promise<BulkResult> {
+    return this.#client.jobs.rerunMany({ namespace: this.namespace, array: this.id }, options);
+  }
+
+  /** Deletes those of its jobs that have ended. */
+  delete(options: { deleteArtifacts: boolean }): Promise<BulkResult> {
+    return this.#client.jobs.deleteMany({ namespace: this.namespace, array: this.id }, options);
+  }
 }
 
 async function readArray(

@@ -15,6 +15,13 @@ const RUNS = graphql(`
     repository(namespace: $namespace, name: $name) { runs(first: 50) { nodes { number } } }
   }
 `);
+const JOBS = graphql(`
+  query CompleteJobs($namespace: String!, $namePrefix: String!, $first: Int!) {
+    namespace(name: $namespace) {
+      jobs(first: $first, filter: { namePrefix: $namePrefix }) { nodes { name array { name } } }
+    }
+  }
+`);
 const NAMESPACES = graphql(`
   query CompleteNamespaces {
     viewer { namespace { name } organizations(first: 100) { nodes { name } } }
@@ -49,7 +56,7 @@ const NAMES: Record<
   (connection: LocalConnection, word: string) => Promise<string[]>
 > = { job: readJobs, repository: readRepositories, run: readRuns, namespace: readNamespaces };
 
-/** The newest jobs: of the namespace of the word, else of that of the clone or of the user. */
+/** The newest jobs, and their arrays: of the namespace of the word, else of that of the clone or of the user. */
 async function readJobs(
   { client, remote, username }: LocalConnection,
   word: string,
@@ -57,8 +64,11 @@ async function readJobs(
   const [first = '', second] = word.split('/');
   const namespace = second === undefined ? (remote?.namespace ?? username) : first;
   const namePrefix = second ?? first;
-  const jobs = await toArray(client.jobs.list({ namespace, namePrefix }, { limit: MAX_NAMES }));
-  return jobs.map(({ name }) => (second === undefined ? name : `${namespace}/${name}`));
+  const found = await client.graphql(JOBS, { namespace, namePrefix, first: MAX_NAMES });
+  const jobs = found.namespace?.jobs?.nodes ?? [];
+  const arrays = new Set(jobs.flatMap(({ array }) => array?.name ?? []));
+  const names = [...arrays, ...jobs.map(({ name }) => name)];
+  return names.map((name) => (second === undefined ? name : `${namespace}/${name}`));
 }
 
 async function readRepositories(

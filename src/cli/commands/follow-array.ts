@@ -1,6 +1,6 @@
 /** Showing an array that runs: the number of its jobs in each status, how they end, and their logs. */
 import { EXIT } from '../exit.ts';
-import type { JobInfo } from '../sdk/job-info.ts';
+import { isFinal, type JobInfo } from '../sdk/job-info.ts';
 import type { LogOptions } from '../sdk/jobs.ts';
 import { note, paint, printJson, StatusLine, safeText } from '../terminal.ts';
 import {
@@ -18,26 +18,24 @@ import { InterruptHandler } from './interrupt.ts';
 const MAX_STREAMS = 20;
 
 /**
- * Shows how an array proceeds: on a terminal one line that changes in place, and a line for each job that fails; elsewhere a
- * line for each job that ends.
+ * Shows how arrays proceed: on a terminal one line for all of them that changes in place, and a line for each job that fails;
+ * elsewhere a line for each job that ends.
  */
 export class ArrayProgress {
-  readonly #array: JobArray;
   readonly #line = new StatusLine();
+  /** Of each array that goes on, by id. */
+  readonly #states = new Map<string, string>();
 
-  constructor(array: JobArray) {
-    this.#array = array;
-  }
-
-  show({ counts, ended }: ArrayStep): void {
+  show({ id, namespace, name }: JobArray, { counts, ended }: ArrayStep): void {
     const isTerminal = process.stderr.isTTY === true;
     for (const job of ended) {
       if (isTerminal && exitCodeOfJob(job) === 0) continue;
       this.#line.clear();
       note(describeEnd(job));
     }
-    if (isTerminal)
-      this.#line.show(`${this.#array.namespace}/${this.#array.name}: ${describeCounts(counts)}`);
+    if (countOf(counts, (status) => !isFinal(status)) === 0) this.#states.delete(id);
+    else this.#states.set(id, `${namespace}/${name}: ${describeCounts(counts)}`);
+    if (isTerminal) this.#line.show([...this.#states.values()].join('; '));
   }
 
   clear(): void {
@@ -55,7 +53,7 @@ export async function followArrayToEnd(
 ): Promise<{ code: number; jobs: JobInfo[] }> {
   const interrupts = new InterruptHandler('Array', array);
   const name = `${array.namespace}/${array.name}`;
-  const progress = new ArrayProgress(array);
+  const progress = new ArrayProgress();
   const jobs: JobInfo[] = [];
   let summary = '';
   try {
@@ -63,7 +61,7 @@ export async function followArrayToEnd(
       jobs.push(...step.ended);
       if (json) for (const job of step.ended) printJson({ kind: 'job', ...job }, 0);
       // The line would replace what the user types.
-      if (!interrupts.isAsking) progress.show(step);
+      if (!interrupts.isAsking) progress.show(array, step);
       summary = describeCounts(step.counts);
     }
   } catch (error) {

@@ -3,13 +3,13 @@ import { type Program, toArray } from '../command.ts';
 import { connectHere, type LocalConnection } from '../connection.ts';
 import { EXIT, UsageError } from '../exit.ts';
 import { parseCount, parseLimit, parseSince } from '../options.ts';
+import type { BulkResult } from '../sdk/bulk.ts';
 import type { Client } from '../sdk/client.ts';
 import { LoamError } from '../sdk/errors.ts';
 import { graphql } from '../sdk/graphql.ts';
 import type { JobInfo, JobStatus } from '../sdk/job-info.ts';
 import { fromEnum } from '../sdk/job-input.ts';
 import type { Job } from '../sdk/jobs.ts';
-import type { RetryOptions } from '../sdk/retry.ts';
 import {
   ago,
   type Colour,
@@ -27,10 +27,15 @@ import {
 import { countOf, describeCounts, findTarget, followArray, JobArray } from './arrays.ts';
 import { announced, describeEnd, exitCodeOfJob, followToEnd, printLog } from './follow.ts';
 import { ArrayProgress, followArrayLogs, printArrayLogs } from './follow-array.ts';
-import { jobOf, openJob } from './job-name.ts';
-import { addFilters, addSelection, changeMany, isSelection, toFilter } from './many-jobs.ts';
+import {
+  addFilters,
+  addSelection,
+  changeMany,
+  countJobs,
+  isSelection,
+  toFilter,
+} from './many-jobs.ts';
 
-const JOB = 'name or namespace/name of a job';
 const JOB_OR_ARRAY = 'name or namespace/name of a job, an array, or a matrix of a run';
 
 export function addJobCommands(program: Program): void {
@@ -276,6 +281,7 @@ function addWait(program: Program): void {
     .option('--json', 'print JSON')
     .action(async (names, options) => {
       const connection = await connectHere(program.opts());
+      const progress = new ArrayProgress();
       const failure = new AbortController();
       const ended: JobInfo[] = [];
       const addEnded = (info: JobInfo) => {
@@ -285,7 +291,13 @@ function addWait(program: Program): void {
       const waitFor = async (name: string) => {
         const retrying = announced({ signal: failure.signal });
         const target = await findTarget(connection, name, retrying);
-        if (target instanceof JobArray) return waitForArray(target, retrying, addEnded);
+        if (target instanceof JobArray) {
+          for await (const step of followArray(target, retrying)) {
+            progress.show(target, step);
+            step.ended.forEach(addEnded);
+          }
+          return;
+        }
         const info = await target.wait(retrying);
         note(describeEnd(info));
         addEnded(info);
@@ -297,26 +309,11 @@ function addWait(program: Program): void {
       } finally {
         // Ends the other streams, which would keep the process alive.
         failure.abort();
+        progress.clear();
       }
       if (options.json) printJson(ended);
       process.exitCode = ended.map(exitCodeOfJob).find((code) => code !== 0) ?? 0;
     });
-}
-
-async function waitForArray(
-  array: JobArray,
-  retrying: RetryOptions,
-  addEnded: (job: JobInfo) => void,
-): Promise<void> {
-  const progress = new ArrayProgress(array);
-  try {
-    for await (const step of followArray(array, retrying)) {
-      progress.show(step);
-      step.ended.forEach(addEnded);
-    }
-  } finally {
-    progress.clear();
-  }
 }
 
 function addChanges(program: Program): void {
@@ -332,7 +329,12 @@ function addChanges(program: Program): void {
           run: (jobs, selection, how) => jobs.cancelMany(selection, how),
         })
       : forEach(program, names, findTarget, async (target) => {
-          if (target instanceof JobArray) return cancelArray(target);
+          if (target instanceof JobArray)
+            return describeChange(
+              'cancelled',
+              'All jobs of the array have ended.',
+              await target.cancel(),
+            );
           await target.cancel();
           return 'cancelled';
         }),
@@ -342,9 +344,9 @@ function addChanges(program: Program): void {
     program
       .command('rerun')
       .description(
-        'Run a job, or all jobs that options select, again: with the same settings and the same commit',
+        'Run a job, all jobs of an array, or all that options select again: with the same settings and the same commit',
       )
-      .argument('[job]', JOB),
+      .argument('[job]', JOB_OR_ARRAY),
   )
     .option('--name <name>', 'name of the new job')
     .option('--newest-commit', 'run the current commit of the branch')
@@ -359,7 +361,15 @@ function addChanges(program: Program): void {
             jobs.rerunMany(selection, { ...how, newestCommit: options.newestCommit }),
         });
       }
-      const original = await openJob(program, name ?? '');
+      const original = await findTarget(await connectHere(program.opts()), name ?? '');
+      if (original instanceof JobArray) {
+        if (options.name !== undefined || options.follow)
+          throw new UsageError('--name and --follow are for a single job.');
+        const { newestCommit } = options;
+        const result = await original.rerun({ newestCommit });
+        const change = describeChange('run again', 'The array has no jobs any more.', result);
+        return note(`${original.namespace}/${original.name} ${change}`);
+      }
       const job = await original.rerun({
         ...(options.name !== undefined && { newName: options.name }),
         ...(options.newestCommit && { newestCommit: true }),
@@ -375,7 +385,7 @@ function addChanges(program: Program): void {
       .description(
         'Delete jobs, or all jobs that options select, if they have ended, with their logs',
       )
-      .argument('[job...]', JOB),
+      .argument('[job...]', JOB_OR_ARRAY),
   )
     .option('--artifacts', 'delete their artifacts, too; this cannot be undone')
     .action((names, options) => {
@@ -385,27 +395,40 @@ function addChanges(program: Program): void {
             done: `deleted${deleteArtifacts ? ', with their artifacts' : ''}`,
             run: (jobs, selection, how) => jobs.deleteMany(selection, { ...how, deleteArtifacts }),
           })
-        : forEach(program, names, jobOf, async (job) => {
-            await job.delete({ deleteArtifacts });
+        : forEach(program, names, findTarget, async (target) => {
+            if (target instanceof JobArray)
+              return describeChange(
+                'deleted',
+                'No job of the array has ended.',
+                await target.delete({ deleteArtifacts }),
+              );
+            await target.delete({ deleteArtifacts });
             return 'deleted';
           });
     });
 }
 
-/** @throws LoamError `conflict` when all its jobs have ended, as for a job */
-async function cancelArray(array: JobArray): Promise<string> {
-  const { done, skipped } = await array.cancel();
+/**
+ * Says how many jobs of an array were changed.
+ * @param change such as `cancelled`
+ * @param none why there may be no job to change
+ * @throws LoamError if none was changed, as for a single job
+ */
+function describeChange(change: string, none: string, { done, skipped }: BulkResult): string {
   const refused = skipped.find(({ reason }) => reason === 'NOT_PERMITTED');
   if (refused) throw new LoamError('permission_denied', refused.message, { status: 403 });
-  if (done === 0) throw new LoamError('conflict', 'All jobs of the array have ended.');
-  return `cancelled: ${done === 1 ? '1 job' : `${done} jobs`}`;
+  const [first] = skipped;
+  if (done === 0) throw new LoamError('conflict', first?.message ?? none);
+  const left = skipped.reduce((sum, { count }) => sum + count, 0);
+  const others = first ? `; ${countJobs(left)} skipped: ${first.message}` : '';
+  return `${change}: ${countJobs(done)}${others}`;
 }
 
 /** Runs an action for each job. If it fails for one job, the error is printed, and the next job follows. */
 async function forEach<Target extends { namespace: string; name: string }>(
   program: Program,
   names: readonly string[],
-  find: (connection: LocalConnection, name: string) => Target | Promise<Target>,
+  find: (connection: LocalConnection, name: string) => Promise<Target>,
   act: (target: Target) => Promise<string>,
 ): Promise<void> {
   const connection = await connectHere(program.opts());

@@ -147,6 +147,6 @@ function showSkipped({ skipped }: BulkResult): void {
   }
 }
 
-function countJobs(count: number): string {
+export function countJobs(count: number): string {
   return count === 1 ? '1 job' : `${count} jobs`;
 }
