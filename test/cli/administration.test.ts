@@ -39,7 +39,21 @@ test('operators create users, and make links that sign them in', async () => {
 
 test('a rule requires jobs, and is replaced and deleted', async () => {
   const rules = (...args: string[]) => user.loam(['rules', ...args], { cwd: clone });
-  await rules('set', 'main', '--require', 'test,lint');
+  const warned = await user.run(['rules', 'set', 'dev', '--require', 'test'], { cwd: clone });
+  expect(warned.stderr).toContain('Warning: The default branch has no .loam/jobs.yml');
+  const jobs =
+    'jobs:\n  test: { on: { manual: true }, command: x }\n  lint: { needs: [test], command: x }\n';
+  await user.write('guarded/.loam/jobs.yml', jobs);
+  await user.exec('sh', ['-ec', 'git add . && git commit -qm Jobs && git push -q'], { cwd: clone });
+  const unknown = await user.run(['rules', 'set', 'dev', '--require', 'tset,lint'], { cwd: clone });
+  expect([unknown.code, unknown.stderr]).toEqual([
+    0,
+    'Set the rule for dev of ada/guarded.\n' +
+      'loam: Warning: .loam/jobs.yml of the default branch has no job tset. It has: test, lint.\n',
+  ]);
+  await rules('delete', 'dev');
+  const known = await user.run(['rules', 'set', 'main', '--require', 'test,lint'], { cwd: clone });
+  expect(known.stderr).toBe('Set the rule for main of ada/guarded.\n');
   await rules('set', 'release/*', '--push', 'admin', '--deletions');
   expect(await json('rules', 'list')).toMatchObject([
     { pattern: 'main', pushRole: 'WRITE', requiredJobs: ['test', 'lint'], allowsDeletions: false },
@@ -60,6 +74,8 @@ test('statuses of commits are reported and listed', async () => {
 
 test('names are found, and the audit log says who has changed what', async () => {
   expect(await json('search', 'guar')).toMatchObject([{ kind: 'repository', name: 'ada/guarded' }]);
+  const empty = await user.run(['search', '']);
+  expect([empty.code, empty.stderr]).toEqual([2, expect.stringContaining('The text is empty')]);
   const entries = await json('audit', 'ada', '--actor', 'ada');
   expect(entries).toContainEqual(
     expect.objectContaining({ actor: 'ada', action: 'REPOSITORY_CREATE', name: 'guarded' }),

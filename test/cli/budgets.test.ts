@@ -27,10 +27,15 @@ test('a budget is set, shown and deleted; that of the operator is for the operat
 
   const refused = await user.run(['budget', 'set', '900', '--operator']);
   expect(refused.code).toBe(5);
-  expect((await user.run(['budget', 'set', '0'])).code).toBe(1);
+  const nothing = await user.run(['budget', 'set', '0']);
+  expect([nothing.code, nothing.stderr]).toEqual([
+    2,
+    expect.stringMatching(/^loam: amount: must be/),
+  ]);
   for (const amount of ['NaN', '1e400', '10000000000'])
     expect((await user.run(['budget', 'set', amount])).code, amount).toBe(2);
-  expect((await user.run(['budget', 'set', '5', '--notify', '0'])).code).toBe(1);
+  const never = await user.run(['budget', 'set', '5', '--notify', '0']);
+  expect([never.code, never.stderr]).toEqual([2, expect.stringMatching(/^loam: --notify: /)]);
   expect((await user.run(['budget', 'set', '5', '--notify', 'x'])).code).toBe(2);
 
   await user.loam(['budget', 'delete']);

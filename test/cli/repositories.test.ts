@@ -74,6 +74,8 @@ test('a repository is created, pushed to, listed, changed and deleted', async ()
 test('on a terminal, a repository is deleted when its name is typed', async (ctx) => {
   needs(ctx, 'script');
   await using user = await LoamUser.open(ada);
+  const wrong = await user.run(['repo', 'create', 'doomed', '--public']);
+  expect([wrong.code, wrong.stderr]).toEqual([2, expect.stringContaining('--visibility public')]);
   await user.loam(['repo', 'create', 'doomed']);
   const answer = (text: string) =>
     user.exec(

@@ -1,6 +1,7 @@
 /** `loam users …`, `loam audit` and `loam search`. */
 import { type Program, toArray } from '../command.ts';
 import { connect } from '../connection.ts';
+import { UsageError } from '../exit.ts';
 import { parseLimit } from '../options.ts';
 import { graphql } from '../sdk/graphql.ts';
 import { demand, readPages } from '../sdk/pages.ts';
@@ -151,6 +152,10 @@ function addSearch(program: Program): void {
     .option('--json', 'print JSON')
     .addHelpText('after', '\nExample: loam search acme/train')
     .action(async (text, { limit, json }) => {
+      if (text.trim() === '')
+        throw new UsageError(
+          'The text is empty. To list everything, run "loam repo list" or "loam jobs".',
+        );
       const { client } = await connect(program.opts());
       const { search } = await client.graphql(SEARCH, { text, first: Math.min(limit, 100) });
       const found = (search ?? []).map((one) =>

@@ -9,7 +9,7 @@ import { graphql } from '../sdk/graphql.ts';
 import { demand } from '../sdk/pages.ts';
 import { note, print, printJson, safeLine, safeText } from '../terminal.ts';
 
-const CHECK = graphql(`
+export const CHECK_FILE = graphql(`
   query CheckJobFile($text: String!) {
     checkJobFile(text: $text) {
       problems { line column message }
@@ -44,7 +44,7 @@ export function addAutomationCommands(program: Program): void {
         throw error.code === 'ENOENT' ? new Error(`There is no file ${file} here.`) : error;
       });
       const { client } = await connectHere(program.opts());
-      const { checkJobFile } = await client.graphql(CHECK, { text });
+      const { checkJobFile } = await client.graphql(CHECK_FILE, { text });
       const { problems, jobs } = checkJobFile;
       if (problems.length > 0) process.exitCode = EXIT.failure;
       if (json) return printJson(checkJobFile);
@@ -76,7 +76,7 @@ export function addAutomationCommands(program: Program): void {
     });
 }
 
-type Problem = ResultOf<typeof CHECK>['checkJobFile']['problems'][number];
+type Problem = ResultOf<typeof CHECK_FILE>['checkJobFile']['problems'][number];
 
 export function formatProblem(file: string, { line, column, message }: Problem): string {
   return safeLine(`${file}:${line}:${column}: ${message}`);

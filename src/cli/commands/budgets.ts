@@ -2,6 +2,7 @@
 import { Option } from '@commander-js/extra-typings';
 import type { Program } from '../command.ts';
 import { connect } from '../connection.ts';
+import { namingFlags } from '../flag-errors.ts';
 import { collectCounts, parseAmount } from '../options.ts';
 import { graphql } from '../sdk/graphql.ts';
 import { demand } from '../sdk/pages.ts';
@@ -26,6 +27,8 @@ const OPERATOR = [
   '--operator',
   'the budget of the operator, which admins of the namespace cannot change',
 ] as const;
+/** The arguments and options of the fields in errors of the server. */
+const SET_FLAGS = { month: 'amount', notify: '--notify', onReached: '--on-reached' };
 const ACTIONS = ['refuse', 'cancel'] as const;
 
 export function addBudgetCommands(program: Program): void {
@@ -96,7 +99,7 @@ export function addBudgetCommands(program: Program): void {
         ...(notify && { notify }),
         ...(operator && { owner: 'OPERATOR' as const }),
       };
-      await client.graphql(SET, { input });
+      await namingFlags(SET_FLAGS, () => client.graphql(SET, { input }));
       note(`The jobs of ${namespace} may cost ${month} in a month.`);
     });
 

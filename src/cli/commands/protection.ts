@@ -4,11 +4,13 @@ import { type Program, toArray } from '../command.ts';
 import { connectHere, type LocalConnection } from '../connection.ts';
 import { git } from '../git.ts';
 import { collect } from '../options.ts';
-import { REPOSITORY, resolveRepository } from '../repositories.ts';
+import { REPOSITORY, resolveName, resolveRepository } from '../repositories.ts';
+import { LoamError } from '../sdk/errors.ts';
 import { graphql } from '../sdk/graphql.ts';
 import { demand, readPages } from '../sdk/pages.ts';
 import type { Repository } from '../sdk/repositories.ts';
 import { ago, note, printJson, printTable } from '../terminal.ts';
+import { CHECK_FILE, JOBS_FILE } from './automation.ts';
 
 const LIST_RULES = graphql(`
   query ListBranchRules($namespace: String!, $name: String!, $first: Int!, $after: String) {
@@ -28,6 +30,11 @@ const SET_RULE = graphql(`
 const DELETE_RULE = graphql(`
   mutation DeleteBranchRule($input: DeleteBranchRuleInput!) {
     deleteBranchRule(input: $input) { repository { id } }
+  }
+`);
+const READ_JOBS_FILE = graphql(`
+  query ReadJobsFile($namespace: String!, $name: String!, $path: String!) {
+    repository(namespace: $namespace, name: $name) { file(path: $path) { content } }
   }
 `);
 const LIST_STATUSES = graphql(`
@@ -126,6 +133,7 @@ Example: take only commits whose jobs "test" and "lint" have succeeded
       };
       await connection.client.graphql(SET_RULE, { input });
       note(`Set the rule for ${pattern} of ${fullName}.`);
+      await warnOfUnknownJobs(connection, fullName, input.requiredJobs);
     });
 
   rules
@@ -199,6 +207,37 @@ function addStatuses(program: Program): void {
       await connection.client.graphql(SET_STATUS, { input });
       note(`Set ${context} of ${input.sha.slice(0, 10)} to ${state}.`);
     });
+}
+
+/** A job that the file lacks is no error, because the next push can add it. */
+async function warnOfUnknownJobs(
+  { client }: LocalConnection,
+  fullName: string,
+  required: readonly string[],
+): Promise<void> {
+  if (required.length === 0) return;
+  const at = await resolveName(client, fullName);
+  const text = await client.graphql(READ_JOBS_FILE, { ...at, path: JOBS_FILE }).then(
+    ({ repository }) => repository?.file?.content,
+    (error) => {
+      if (error instanceof LoamError && error.code === 'not_found') return undefined;
+      throw error;
+    },
+  );
+  const where = `${JOBS_FILE} of the default branch`;
+  if (text == null)
+    return note(
+      `loam: Warning: The default branch has no ${JOBS_FILE}, so no commit has the required jobs yet.`,
+    );
+  const { problems, jobs } = (await client.graphql(CHECK_FILE, { text })).checkJobFile;
+  if (problems.length > 0)
+    return note(`loam: Warning: ${where} has problems. "loam check" shows them.`);
+  const known = new Set(jobs.map(({ name }) => name));
+  const unknown = required.filter((name) => !known.has(name));
+  if (unknown.length > 0)
+    note(
+      `loam: Warning: ${where} has no job ${unknown.join(', ')}. It has: ${[...known].join(', ')}.`,
+    );
 }
 
 async function readRepository(

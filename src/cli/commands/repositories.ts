@@ -27,12 +27,18 @@ export function addRepositoryCommands(program: Program): void {
     .addOption(
       new Option('--visibility <who>', 'who may read it').choices(VISIBILITIES).default('private'),
     )
+    .addOption(new Option('--public').hideHelp())
+    .addOption(new Option('--internal').hideHelp())
+    .addOption(new Option('--private').hideHelp())
     .option('--description <text>', 'a short description')
     .option('--default-branch <name>', 'the branch that a clone checks out', 'main')
     .option('--init', 'begin with a commit, so that it can be cloned and changed at once')
     .option('--gitignore <template>', 'add a .gitignore for a language or tool; with --init')
     .option('--json', 'print the repository as JSON')
     .action(async (text, options) => {
+      // As `gh repo create` has them.
+      const wrong = VISIBILITIES.find((who) => options[who]);
+      if (wrong) throw new UsageError(`There is no option --${wrong}: use --visibility ${wrong}`);
       if (options.gitignore !== undefined && !options.init)
         throw new UsageError('--gitignore adds a file to the first commit: give --init, too');
       const { client, server } = await connect(program.opts());
