@@ -40,6 +40,21 @@ test('a file is checked, its jobs are started, and runs are listed', async () =>
   expect(bad.code).toBe(1);
   expect(bad.stdout).toContain(`${file}:4:5: Unknown key "comand" in jobs.test\n`);
 
+  // What the server would refuse for any job.
+  const hardware = 'retries: 10\n    disk_gb: 0';
+  await user.write(
+    'jobs.yml',
+    `jobs:\n  test:\n    on: { manual: true }\n    command: x\n    ${hardware}\n`,
+  );
+  const outOfRange = await user.run(['check', file]);
+  expect(outOfRange.code).toBe(1);
+  expect(outOfRange.stdout).toContain(`${file}:6:14: test: disk_gb must be from 1 to 10240\n`);
+  await user.write(
+    'jobs.yml',
+    'defaults: { retries: 10 }\njobs: { a: { on: { tag: [v] }, command: x } }\n',
+  );
+  expect((await user.run(['check', file])).stdout).toContain('a: retries must be from 0 to 5');
+
   const valid =
     'jobs:\n  test:\n    on: { manual: true }\n    matrix: { n: [1, 2] }\n    command: x\n';
   await user.write('jobs.yml', valid);
