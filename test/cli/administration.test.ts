@@ -30,6 +30,8 @@ test('operators create users, and make links that sign them in', async () => {
   const link = await operator.loam(['users', 'create', 'bob', '--email', 'bob@example.com']);
   expect(link).toMatch(/^http\S+\/login\/link\?secret=\S+\n$/);
   expect(await operator.loam(['users', 'link', 'bob'])).toMatch(/^http\S+\n$/);
+  const again = JSON.parse(await operator.loam(['users', 'link', 'bob', '--json']));
+  expect(again).toEqual({ username: 'bob', url: expect.stringMatching(/^http/) });
   const found = JSON.parse(await operator.loam(['users', 'list', 'bob', '--json']));
   expect(found).toMatchObject([{ username: 'bob', email: 'bob@example.com' }]);
   expect((await user.run(['users', 'list'])).code).toBe(5);
@@ -54,7 +56,8 @@ test('a rule requires jobs, and is replaced and deleted', async () => {
   await rules('delete', 'dev');
   const known = await user.run(['rules', 'set', 'main', '--require', 'test,lint'], { cwd: clone });
   expect(known.stderr).toBe('Set the rule for main of ada/guarded.\n');
-  await rules('set', 'release/*', '--push', 'admin', '--deletions');
+  const set = await rules('set', 'release/*', '--push', 'admin', '--deletions', '--json');
+  expect(JSON.parse(set)).toMatchObject({ pattern: 'release/*', pushRole: 'ADMIN' });
   expect(await json('rules', 'list')).toMatchObject([
     { pattern: 'main', pushRole: 'WRITE', requiredJobs: ['test', 'lint'], allowsDeletions: false },
     { pattern: 'release/*', pushRole: 'ADMIN', requiredJobs: [], allowsDeletions: true },
@@ -65,7 +68,8 @@ test('a rule requires jobs, and is replaced and deleted', async () => {
 
 test('statuses of commits are reported and listed', async () => {
   const set = ['statuses', 'set', 'ci/build', '--state', 'failure', '--description', 'It is red'];
-  await user.loam(set, { cwd: clone });
+  const reported = JSON.parse(await user.loam([...set, '--json'], { cwd: clone }));
+  expect(reported).toMatchObject({ context: 'ci/build', state: 'FAILURE', creator: 'ada' });
   const expected = [{ context: 'ci/build', state: 'FAILURE', description: 'It is red' }];
   expect(await json('statuses', 'list')).toMatchObject(expected);
   expect(await json('statuses', 'list', 'main')).toMatchObject(expected);

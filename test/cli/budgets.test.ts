@@ -15,7 +15,9 @@ afterAll(() => app[Symbol.asyncDispose]());
 test('a budget is set, shown and deleted; that of the operator is for the operator', async () => {
   await using user = await LoamUser.open(ada);
   expect((await user.run(['budget', 'show'])).stderr).toContain('ada has no budget.');
-  await user.loam(['budget', 'set', '500.00', '--on-reached', 'cancel', '--notify', '50,90']);
+  const limits = ['--on-reached', 'cancel', '--notify', '50,90'];
+  const set = JSON.parse(await user.loam(['budget', 'set', '500.00', ...limits, '--json']));
+  expect(set).toMatchObject({ cost: '0.00', budgets: [{ month: '500.00', notify: [50, 90] }] });
   const shown = await user.loam(['budget', 'show', 'ada']);
   expect(shown).toMatch(/^month\t\S+ to \S+ \(UTC\)\ncost\t0\.00\nforecast\t0\.00\nbudget\t/);
   expect(shown).toContain('budget\t500.00, then cancel; events at 50, 90 %');

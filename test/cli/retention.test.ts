@@ -28,7 +28,9 @@ test('retention is shown, set after a look at what goes, and ended; a job can be
   const asked = await user.run(['retention', 'set', 'ada', '--jobs', '30', '--logs', '10']);
   expect(asked.code).toBe(2);
   expect((await app.pool.query('select from retention_rules')).rowCount).toBe(0);
-  await user.loam(['retention', 'set', 'ada', '--jobs', '30', '--logs', '10', '--yes']);
+  const days = ['--jobs', '30', '--logs', '10'];
+  const set = await user.loam(['retention', 'set', 'ada', ...days, '--yes', '--json']);
+  expect(JSON.parse(set)).toMatchObject({ jobDays: 30, logDays: 10, updatedBy: 'ada' });
   const shown = await user.loam(['retention', 'show']);
   expect(shown).toMatch(
     /^jobs\tafter 30 days\nlogs\tafter 10 days\nartifacts\tkept\nset\t\S+ by ada\n$/,

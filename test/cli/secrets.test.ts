@@ -90,12 +90,15 @@ test('a value is asked for in a terminal, and not shown', async () => {
 
 test('a variable is an argument or stdin; a job of "loam run" gets both kinds', async () => {
   await using user = await LoamUser.open(ada);
-  await user.loam(['variable', 'set', 'REGION', 'eu', '--namespace', 'ada']);
+  const ofAda = ['--namespace', 'ada', '--json'];
+  const set = JSON.parse(await user.loam(['variable', 'set', 'REGION', 'eu', ...ofAda]));
+  expect(set).toMatchObject({ name: 'REGION', value: 'eu', updatedBy: 'ada' });
   await user.loam(['variable', 'set', 'STAGE', '--repo', 'model'], { stdin: 'test\n' });
   expect(await user.loam(['variable', 'list', '--namespace', 'ada'])).toMatch(
     /^REGION\t\S+\tada\teu\n$/,
   );
-  await user.loam(['secret', 'set', 'ANY', '--namespace', 'ada', '--refs', '**'], { stdin: 'any' });
+  const any = await user.loam(['secret', 'set', 'ANY', '--refs', '**', ...ofAda], { stdin: 'any' });
+  expect(JSON.parse(any)).toMatchObject({ name: 'ANY', refs: ['**'] });
   const options = ['--repo', 'ada/model', '--use-secret', 'ANY', '--use-variable', 'REGION,STAGE'];
   await user.loam(['run', ...options, '--name', 'uses', '--', 'true']);
   expect(runner.started.at(-1)?.env).toMatchObject({ ANY: 'any', REGION: 'eu', STAGE: 'test' });

@@ -95,7 +95,8 @@ test('members get roles, and organizations come and go', async () => {
   expect((await user.run(['orgs', 'create', 'acme'])).code).toBe(5);
   await admin.loam(['orgs', 'create', 'acme', '--plan', 'team']);
   await admin.loam(['members', 'set', 'acme', 'ada', 'admin']);
-  await user.loam(['members', 'set', 'acme', 'bob', 'write']);
+  const set = await user.loam(['members', 'set', 'acme', 'bob', 'write', '--json']);
+  expect(JSON.parse(set)).toMatchObject({ role: 'WRITE', user: { username: 'bob' } });
   expect(await user.loam(['orgs', 'list'])).toMatch(/^acme\tadmin\tteam\t\d{4}/);
   const rows = (await user.loam(['members', 'list', 'acme'])).split('\n');
   expect(rows.map((row) => row.split('\t').slice(0, 2).join())).toEqual([

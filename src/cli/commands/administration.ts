@@ -90,25 +90,33 @@ function addUsers(program: Program): void {
     .description('Create a user, and print a link that signs the user in once')
     .argument('<name>', '1 to 39 of a-z, 0-9 and -')
     .requiredOption('--email <address>', 'the email address of the user')
+    .option('--json', 'print the name and the link as JSON')
     .addHelpText('after', '\nExample: loam users create ada --email ada@example.com')
-    .action(async (username, { email }) => {
+    .action(async (username, { email, json }) => {
       const { client } = await connect(program.opts());
       await client.graphql(CREATE_USER, { input: { username, email } });
       note(`Created the user ${username}.`);
-      await printLink(program, username);
+      await printLink(program, username, { json });
     });
 
   users
     .command('link')
     .description('Print a link that signs a user in once, within 24 hours')
     .argument('[name]', 'the user; by default yourself')
-    .action((username) => printLink(program, username));
+    .option('--json', 'print the link as JSON')
+    .action((username, options) => printLink(program, username, options));
 }
 
-async function printLink(program: Program, username: string | undefined): Promise<void> {
+async function printLink(
+  program: Program,
+  username: string | undefined,
+  { json }: { json?: true | undefined },
+): Promise<void> {
   const { client } = await connect(program.opts());
   const { createSignInLink } = await client.graphql(SIGN_IN_LINK, { username: username ?? null });
-  print(safeText(demand(createSignInLink, `User ${username}`).url));
+  const { url } = demand(createSignInLink, `User ${username}`);
+  if (json) printJson({ username, url });
+  else print(safeText(url));
 }
 
 function addAudit(program: Program): void {

@@ -16,7 +16,9 @@ const SHOW = graphql(`
   }
 `);
 const SET = graphql(`
-  mutation SetBudget($input: SetBudgetInput!) { setBudget(input: $input) { budget { cost } } }
+  mutation SetBudget($input: SetBudgetInput!) { setBudget(input: $input) {
+    budget { from to cost forecast budgets { owner month onReached notify } }
+  } }
 `);
 const DELETE = graphql(`
   mutation DeleteBudget($input: DeleteBudgetInput!) { deleteBudget(input: $input) { budget { cost } } }
@@ -89,7 +91,12 @@ export function addBudgetCommands(program: Program): void {
     )
     .option('--notify <percents>', 'publish an event at these percentages', collectCounts)
     .option(...OPERATOR)
-    .action(async (month, given, { onReached, notify, operator }) => {
+    .option('--json', 'print JSON')
+    .addHelpText(
+      'after',
+      '\nExample: refuse new jobs at 500.00, and tell webhooks at 80 % of it\n  loam budget set 500.00 acme --notify 80',
+    )
+    .action(async (month, given, { onReached, notify, operator, json }) => {
       const { client } = await connect(program.opts());
       const namespace = given ?? (await client.username());
       const input = {
@@ -99,7 +106,8 @@ export function addBudgetCommands(program: Program): void {
         ...(notify && { notify }),
         ...(operator && { owner: 'OPERATOR' as const }),
       };
-      await namingFlags(SET_FLAGS, () => client.graphql(SET, { input }));
+      const { setBudget } = await namingFlags(SET_FLAGS, () => client.graphql(SET, { input }));
+      if (json) return printJson(demand(setBudget, 'Budget').budget);
       note(`The jobs of ${namespace} may cost ${month} in a month.`);
     });
 

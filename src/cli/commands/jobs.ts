@@ -321,7 +321,8 @@ function addChanges(program: Program): void {
     program
       .command('cancel')
       .description('Cancel jobs, or all queued and running jobs that options select')
-      .argument('[job...]', JOB_OR_ARRAY),
+      .argument('[job...]', JOB_OR_ARRAY)
+      .addHelpText('after', '\nExample: loam cancel --label sweep=17 --status queued'),
   ).action((names, options) =>
     isSelection(names, options)
       ? changeMany(program, options, {
@@ -351,6 +352,7 @@ function addChanges(program: Program): void {
     .option('--name <name>', 'name of the new job')
     .option('--newest-commit', 'run the current commit of the branch')
     .option('-f, --follow', 'follow its log; the exit code is that of the job')
+    .addHelpText('after', '\nExample: loam rerun --status failed --label sweep=17')
     .action(async (name, options) => {
       if (isSelection(name === undefined ? [] : [name], options)) {
         if (options.name !== undefined || options.follow)
@@ -388,6 +390,7 @@ function addChanges(program: Program): void {
       .argument('[job...]', JOB_OR_ARRAY),
   )
     .option('--artifacts', 'delete their artifacts, too; this cannot be undone')
+    .addHelpText('after', '\nExample: loam rm --status succeeded --before 30d')
     .action((names, options) => {
       const deleteArtifacts = options.artifacts === true;
       return isSelection(names, options)

@@ -18,7 +18,7 @@ const LIST_MEMBERS = graphql(`
   }
 `);
 const SET_MEMBER = graphql(`
-  mutation SetMember($input: SetMemberInput!) { setMember(input: $input) { member { role } } }
+  mutation SetMember($input: SetMemberInput!) { setMember(input: $input) { member { role createdAt user { username } } } }
 `);
 const REMOVE_MEMBER = graphql(`
   mutation RemoveMember($input: RemoveMemberInput!) { removeMember(input: $input) { id } }
@@ -155,10 +155,14 @@ function addMemberCommands(program: Program): void {
         'read: see repositories and jobs; write: also push and run jobs; admin: also manage members, webhooks, settings',
       ).choices(ROLES),
     )
-    .action(async (namespace, username, name) => {
+    .option('--json', 'print JSON')
+    .addHelpText('after', '\nExample: loam members set acme ada write')
+    .action(async (namespace, username, name, { json }) => {
       const { client } = await connect(program.opts());
       const role = name.toUpperCase() as Upper<typeof ROLES>;
-      await client.graphql(SET_MEMBER, { input: { namespace, username, role } });
+      const input = { namespace, username, role };
+      const { setMember } = await client.graphql(SET_MEMBER, { input });
+      if (json) return printJson(demand(setMember, 'Member').member);
       note(`${username} has the role ${name} in ${namespace}.`);
     });
 

@@ -50,7 +50,9 @@ const LIST_STATUSES = graphql(`
 `);
 const SET_STATUS = graphql(`
   mutation SetCommitStatus($input: SetCommitStatusInput!) {
-    setCommitStatus(input: $input) { status { context } }
+    setCommitStatus(input: $input) {
+      status { context state description targetUrl creator createdAt updatedAt }
+    }
   }
 `);
 
@@ -113,6 +115,7 @@ function addRules(program: Program): void {
     .option('--pusher <users>', 'users who may push, too; with --push admin', collect)
     .option('--force-pushes', 'allow pushes that remove commits')
     .option('--deletions', 'allow deletion of the branch')
+    .option('--json', 'print JSON')
     .addHelpText(
       'after',
       `
@@ -132,7 +135,10 @@ Example: take only commits whose jobs "test" and "lint" have succeeded
         allowsDeletions: options.deletions === true,
       };
       await connection.client.graphql(SET_RULE, { input });
-      note(`Set the rule for ${pattern} of ${fullName}.`);
+      if (options.json) {
+        const { id: _, ...rule } = input;
+        printJson(rule);
+      } else note(`Set the rule for ${pattern} of ${fullName}.`);
       await warnOfUnknownJobs(connection, fullName, input.requiredJobs);
     });
 
@@ -189,8 +195,9 @@ function addStatuses(program: Program): void {
     .option('--description <text>', 'a short explanation')
     .option('--url <url>', 'the page with the details')
     .option(...OF_REPOSITORY)
+    .option('--json', 'print JSON')
     .addHelpText('after', '\nExample: loam statuses set ci/build --state success')
-    .action(async (context, { state, commit, description, url, repo }) => {
+    .action(async (context, { state, commit, description, url, repo, json }) => {
       const connection = await connectHere(program.opts());
       const at = await resolveRepository(connection, repo);
       const sha = await git(['rev-parse', '--verify', `${commit ?? 'HEAD'}^{commit}`], {
@@ -204,7 +211,8 @@ function addStatuses(program: Program): void {
         description: description ?? null,
         targetUrl: url ?? null,
       };
-      await connection.client.graphql(SET_STATUS, { input });
+      const { setCommitStatus } = await connection.client.graphql(SET_STATUS, { input });
+      if (json) return printJson(demand(setCommitStatus, 'Status').status);
       note(`Set ${context} of ${input.sha.slice(0, 10)} to ${state}.`);
     });
 }

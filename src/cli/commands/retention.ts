@@ -25,7 +25,7 @@ const PREVIEW = graphql(`
 `);
 const SET = graphql(`
   mutation SetRetention($input: SetRetentionInput!) {
-    setRetention(input: $input) { retention { jobDays logDays artifactDays } }
+    setRetention(input: $input) { retention { jobDays logDays artifactDays updatedBy updatedAt } }
   }
 `);
 const SET_JOB_KEPT = graphql(`
@@ -70,7 +70,9 @@ export function addRetentionCommands(program: Program): void {
     .option('--artifacts <days>', 'delete artifacts after so many days', parseCount)
     .option('--dry-run', 'show what would be removed now')
     .option('--yes', 'do not ask for the name of the namespace')
-    .action(async (given, { jobs, logs, artifacts, dryRun, yes }) => {
+    .option('--json', 'print JSON')
+    .addHelpText('after', '\nExample: loam retention set acme --jobs 90 --artifacts 30')
+    .action(async (given, { jobs, logs, artifacts, dryRun, yes, json }) => {
       const days = { jobDays: jobs, logDays: logs, artifactDays: artifacts };
       if (Object.values(days).every((value) => value === undefined))
         throw new UsageError('Give --jobs, --logs or --artifacts. "loam retention off" ends it.');
@@ -84,10 +86,11 @@ export function addRetentionCommands(program: Program): void {
         const examples = count > 0 ? `: ${names.join(' ')}${count > names.length ? ' …' : ''}` : '';
         note(`${kind.toLowerCase()} to remove now: ${count} (${size(bytes)})${examples}`);
       }
-      if (dryRun) return;
+      if (dryRun) return json ? printJson(previews) : undefined;
       if (previews.some(({ count }) => count > 0))
         await confirmDeletion(namespace, 'They are removed for good.', { yes });
-      await client.graphql(SET, { input: { namespace, ...days } });
+      const { setRetention } = await client.graphql(SET, { input: { namespace, ...days } });
+      if (json) return printJson(demand(setRetention, 'Retention').retention);
       note(`Set the retention of ${namespace}.`);
     });
 

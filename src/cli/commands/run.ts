@@ -157,6 +157,14 @@ export function addRunCommand(program: Program): void {
     .option('-d, --detach', 'print the name of the job, of an array that of its first job, and end')
     .option('--get <folder>', 'download the artifacts at the end, of an array by their index')
     .option('--json', 'print JSON, one object per line and event of the log')
+    .addHelpText(
+      'after',
+      `
+Examples:
+  loam run -- python train.py
+  loam run --gpu A100-80GB:2 --output out --get results -- python train.py --epochs 3
+  loam run --image python:3.13 --array 10 -- 'python sweep.py --seed $JOB_ARRAY_INDEX'`,
+    )
     .action(async (args, options) => {
       if (!process.argv.includes('--'))
         throw new UsageError('Put the command after "--": loam run -- python train.py');

@@ -18,13 +18,17 @@ import {
 } from '../terminal.ts';
 
 const SET_SECRET = graphql(`
-  mutation SetSecret($input: SetSecretInput!) { setSecret(input: $input) { secret { refs } } }
+  mutation SetSecret($input: SetSecretInput!) { setSecret(input: $input) {
+    secret { name refs updatedBy updatedAt lastUsedAt }
+  } }
 `);
 const DELETE_SECRET = graphql(`
   mutation DeleteSecret($input: DeleteSecretInput!) { deleteSecret(input: $input) { id } }
 `);
 const SET_VARIABLE = graphql(`
-  mutation SetVariable($input: SetVariableInput!) { setVariable(input: $input) { variable { name } } }
+  mutation SetVariable($input: SetVariableInput!) { setVariable(input: $input) {
+    variable { name value updatedBy updatedAt lastUsedAt }
+  } }
 `);
 const DELETE_VARIABLE = graphql(`
   mutation DeleteVariable($input: DeleteVariableInput!) { deleteVariable(input: $input) { id } }
@@ -96,13 +100,19 @@ function addSecrets(program: Program): void {
     )
     .option('--no-refs', 'jobs of protected branches may have it, as by default')
     .option('--keep-value', 'change the refs alone')
-    .action(async (name, { refs, keepValue, ...of }) => {
+    .option('--json', 'print JSON, without the value')
+    .addHelpText(
+      'after',
+      '\nExample: a secret of the repository around you, for jobs of main and of tags such as v1\n  loam secret set DEPLOY_KEY --refs main,tags/v* <key',
+    )
+    .action(async (name, { refs, keepValue, json, ...of }) => {
       const connection = await connectHere(program.opts());
       const owner = await findOwner(connection, of);
       const value = keepValue ? undefined : await readSecret(name);
       const input = { ...owner, name, value, refs: refs === false ? [] : refs };
       const { setSecret } = await connection.client.graphql(SET_SECRET, { input });
       const { secret } = demand(setSecret, `Secret ${name}`);
+      if (json) return printJson(secret);
       note(`Set the secret ${name} of ${ownerName(owner)}, for ${describeRefs(secret.refs)}.`);
     });
 
@@ -154,11 +164,15 @@ function addVariables(program: Program): void {
     .argument('[value]', 'the value; by default what is on stdin')
     .option(...REPO)
     .option(...NAMESPACE)
-    .action(async (name, given, of) => {
+    .option('--json', 'print JSON')
+    .addHelpText('after', '\nExample: loam variable set REGION eu-west-1 --namespace acme')
+    .action(async (name, given, { json, ...of }) => {
       const connection = await connectHere(program.opts());
       const owner = await findOwner(connection, of);
       const value = given ?? withoutLineEnd(await readStdin());
-      await connection.client.graphql(SET_VARIABLE, { input: { ...owner, name, value } });
+      const input = { ...owner, name, value };
+      const { setVariable } = await connection.client.graphql(SET_VARIABLE, { input });
+      if (json) return printJson(demand(setVariable, `Variable ${name}`).variable);
       note(`Set the variable ${name} of ${ownerName(owner)}.`);
     });
 
