@@ -74,6 +74,11 @@ test('statuses of commits are reported and listed', async () => {
   expect(await json('statuses', 'list')).toMatchObject(expected);
   expect(await json('statuses', 'list', 'main')).toMatchObject(expected);
   expect((await user.run(['statuses', 'set', 'x'], { cwd: clone })).code).toBe(2);
+  const outside = await user.run(['statuses', 'list', '--repo', 'guarded']);
+  expect([outside.code, outside.stderr]).toEqual([
+    1,
+    expect.stringMatching(/^loam: git rev-parse failed: fatal: /),
+  ]);
 });
 
 test('names are found, and the audit log says who has changed what', async () => {

@@ -117,6 +117,16 @@ test('Ctrl-C cancels an array; on a terminal it asks, and one line shows the cou
   await until(ada, 'ada', 'shown-0', 'SUCCEEDED');
 });
 
+test('on a terminal, wait shows several arrays on one line', async (ctx) => {
+  needs(ctx, 'script');
+  for (const name of ['one', 'two']) await user.loam(runArgs(name, 'hold', '--detach'));
+  const command = user.inTerminal(['wait', 'one', 'two']);
+  const both = /ada\/one: [\w, ]+; ada\/two: |ada\/two: [\w, ]+; ada\/one: /;
+  await eventually(() => expect(command.stdout).toMatch(both));
+  await user.loam(['cancel', 'one', 'two']);
+  expect((await command.result()).code).not.toBe(0);
+});
+
 test('the library lists the jobs of an array', async () => {
   await user.loam(runArgs('listed', 'echo', '--detach'));
   const { jobArray } = await ada.gql('{ jobArray(namespace: "ada", name: "listed") { id } }');
