@@ -44,15 +44,17 @@ export class ArrayProgress {
 }
 
 /**
- * Follows a new array until all its jobs have ended or the user detaches.
+ * Names a new array, and follows it until all its jobs have ended or the user detaches.
  * @returns the exit code: that of the job that failed first; and the jobs, unless the user has detached
  */
 export async function followArrayToEnd(
   array: JobArray,
   { json }: { json?: true | undefined } = {},
 ): Promise<{ code: number; jobs: JobInfo[] }> {
+  // Before the first line, because a user may press Ctrl-C as soon as the command says something.
   const interrupts = new InterruptHandler('Array', array);
   const name = `${array.namespace}/${array.name}`;
+  note(`Array ${name}: ${array.url}`);
   const progress = new ArrayProgress();
   const jobs: JobInfo[] = [];
   let summary = '';

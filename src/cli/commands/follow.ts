@@ -97,12 +97,14 @@ async function showQueue(job: Job, signal: AbortSignal): Promise<void> {
   }
 }
 
-/** Follows a job until it ends or the user detaches. @returns the exit code, and the job if it has ended */
+/** Names a job, and follows it until it ends or the user detaches. @returns the exit code, and the job if it has ended */
 export async function followToEnd(
   job: Job,
   { json }: { json?: true | undefined } = {},
 ): Promise<{ code: number; info: JobInfo | null }> {
+  // Before the first line, because a user may press Ctrl-C as soon as the command says something.
   const interrupts = new InterruptHandler('Job', job);
+  note(`Job ${job.namespace}/${job.name}: ${job.url}`);
   let info: JobInfo;
   try {
     info = await watchJob(job, { json, retrying: announced({ signal: interrupts.detached }) });

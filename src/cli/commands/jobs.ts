@@ -377,7 +377,6 @@ function addChanges(program: Program): void {
         ...(options.newestCommit && { newestCommit: true }),
       });
       if (!options.follow) return print(safeText(`${job.namespace}/${job.name}`));
-      note(`Job ${job.namespace}/${job.name}: ${job.url}`);
       process.exitCode = (await followToEnd(job)).code;
     });
 

@@ -210,7 +210,6 @@ Examples:
         return;
       }
       if (options.array !== undefined) return followArrayOf(client, job, options);
-      note(`Job ${job.namespace}/${job.name}: ${job.url}`);
       const { code, info } = await followToEnd(job, options);
       process.exitCode = code;
       if (options.get !== undefined && info?.artifacts)
@@ -229,7 +228,6 @@ async function followArrayOf(
 ): Promise<void> {
   const key = { namespace, name: name.replace(/-0$/, '') };
   const array = await JobArray.read(client, key, announced());
-  note(`Array ${namespace}/${array.name}: ${array.url}`);
   const { code, jobs } = await followArrayToEnd(array, { json });
   process.exitCode = code;
   if (get === undefined) return;
