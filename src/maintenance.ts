@@ -2,9 +2,9 @@
  * Periodic background work of every server, mostly deletion of expired or orphaned data: at startup and every ten minutes, in
  * short batches that do not disturb other work. All servers run all tasks; rows that another server has deleted are skipped.
  */
-import { setTimeout as delay } from 'node:timers/promises';
 import type pg from 'pg';
 import { deleteExpiredResponses } from './api/http/idempotency.ts';
+import { sleep } from './base/backoff.ts';
 import type { Config } from './base/config/config.ts';
 import type { Logger } from './base/log.ts';
 import type { Cluster } from './cluster/cluster.ts';
@@ -22,6 +22,7 @@ import { createRetentionSweep } from './jobs/retention-sweep.ts';
 import { removeDeadWorkers } from './jobs/worker/heartbeats.ts';
 import type { Db } from './platform/database/client.ts';
 import { removeOldEvents } from './platform/events/outbox.ts';
+import { startLoop } from './platform/loop.ts';
 import type { Metrics } from './platform/metrics/metrics.ts';
 import type { Storage } from './platform/storage/storage.ts';
 import { sweepLargeFiles } from './repositories/lfs/store/sweep.ts';
@@ -83,28 +84,14 @@ export function startMaintenance(
   { log }: { log: Logger },
   tasks: Readonly<Record<string, MaintenanceTask>>,
 ): AsyncDisposable {
-  const stopping = new AbortController();
-  const { signal } = stopping;
-  const pause = (ms: number) => delay(ms, undefined, { signal, ref: false }).catch(() => {});
-
-  async function runAll(): Promise<void> {
+  return startLoop({ name: 'Maintenance', every: INTERVAL_MS, log }, async (signal) => {
     for (const [name, task] of Object.entries(tasks)) {
       try {
-        while (!signal.aborted && (await task())) await pause(PAUSE_MS);
+        while (!signal.aborted && (await task())) await sleep(PAUSE_MS, signal);
       } catch (error) {
         if (!signal.aborted)
           log.warn({ err: error }, `maintenance task "${name}" failed; retry in ten minutes`);
       }
     }
-  }
-
-  const working = (async () => {
-    for (; !signal.aborted; await pause(INTERVAL_MS)) await runAll();
-  })();
-  return {
-    async [Symbol.asyncDispose]() {
-      stopping.abort();
-      await working;
-    },
-  };
+  });
 }

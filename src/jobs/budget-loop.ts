@@ -10,14 +10,13 @@
  * So all servers can do it at the same time, and no lock is needed. A job costs at most ten seconds more than the budget, and the
  * 30 seconds of its processes to end.
  */
-import { setTimeout as delay } from 'node:timers/promises';
 import type pg from 'pg';
 import { newId } from '../base/ids.ts';
 import type { Logger } from '../base/log.ts';
 import { formatMoney } from '../base/money.ts';
 import { SERVER } from '../identity/audit.ts';
-import { isDatabaseUnavailable } from '../platform/database/outage.ts';
 import { eventNotification } from '../platform/events/bus.ts';
+import { startLoop } from '../platform/loop.ts';
 import type { Metrics } from '../platform/metrics/metrics.ts';
 import { type BudgetEventData, type BudgetOwner, type OnReached, roundCost } from './budgets.ts';
 import { cancelLockedJobs } from './bulk.ts';
@@ -33,24 +32,10 @@ const MAX_NAMES = 20;
 
 /** Runs until disposed. */
 export function startBudgetLoop(services: Deps): AsyncDisposable {
-  const stopping = new AbortController();
-  const { signal } = stopping;
-  const working = (async () => {
-    while (!signal.aborted) {
-      await delay(INTERVAL_MS, undefined, { signal }).catch(() => {});
-      if (signal.aborted) return;
-      await enforceBudgets(services, signal).catch((error) => {
-        if (!signal.aborted && !isDatabaseUnavailable(error))
-          services.log.error({ err: error }, 'Cannot enforce budgets; retrying in ten seconds');
-      });
-    }
-  })();
-  return {
-    async [Symbol.asyncDispose]() {
-      stopping.abort();
-      await working;
-    },
-  };
+  return startLoop(
+    { name: 'Enforcing budgets', every: INTERVAL_MS, waitsFirst: true, log: services.log },
+    (signal) => enforceBudgets(services, signal),
+  );
 }
 
 type Row = {

@@ -5,7 +5,6 @@
  * with growing delays. In both cases, other rows do not wait. A row whose claims were lost three times
  * may have ended the servers, so it becomes an invalid run.
  */
-import { setTimeout as delay } from 'node:timers/promises';
 import type pg from 'pg';
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import type { Logger } from '../../base/log.ts';
@@ -22,6 +21,7 @@ import { inTransaction } from '../../platform/database/client.ts';
 import { retryWhileUnavailable } from '../../platform/database/outage.ts';
 import { runStatement } from '../../platform/database/statement.ts';
 import type { Bus } from '../../platform/events/bus.ts';
+import { startLoop } from '../../platform/loop.ts';
 import { lockRepository, type RepositoryReadDeps } from '../../repositories/repositories.ts';
 import { type JobFile, readJobFile } from '../file.ts';
 import { hasPathFilters, selectJobs } from '../plan.ts';
@@ -82,34 +82,25 @@ const POSTPONE = `
 /** Runs until disposed. */
 export function startTriggerLoop(services: TriggerDeps): AsyncDisposable {
   const { pool, bus, log } = services;
-  const stopping = new AbortController();
-  const { signal } = stopping;
-  const working = (async () => {
-    for await (const _ of bus.wakes(['runs', 'database'], signal, IDLE_MS)) {
-      try {
-        for (let hasMore = true; hasMore && !signal.aborted; ) {
-          const rows = await retryWhileUnavailable(() => claim(pool), signal);
-          const ofBranches = Map.groupBy(rows, ({ repositoryId, ref }) => `${repositoryId} ${ref}`);
-          await Promise.all(
-            ofBranches.values().map((ofBranch) => useInOrder(services, ofBranch, signal)),
-          );
-          const suspects = await retryWhileUnavailable(() => claimSuspect(pool), signal);
-          await useInOrder(services, suspects, signal);
-          hasMore = rows.length === CLAIMED_AT_ONCE || suspects.length > 0;
-        }
-      } catch (error) {
-        if (signal.aborted) break;
-        log.error({ err: error }, 'reading the triggers of runs failed; retrying');
-        await delay(1_000, undefined, { signal }).catch(() => {});
-      }
-    }
-  })();
-  return {
-    async [Symbol.asyncDispose]() {
-      stopping.abort();
-      await working;
+  return startLoop(
+    {
+      name: 'Reading the triggers of runs',
+      every: IDLE_MS,
+      wakes: (signal, everyMs) => bus.wakes(['runs', 'database'], signal, everyMs),
+      backoff: { firstMs: 1_000, longestMs: 1_000 },
+      log,
     },
-  };
+    async (signal) => {
+      const rows = await retryWhileUnavailable(() => claim(pool), signal);
+      const ofBranches = Map.groupBy(rows, ({ repositoryId, ref }) => `${repositoryId} ${ref}`);
+      await Promise.all(
+        ofBranches.values().map((ofBranch) => useInOrder(services, ofBranch, signal)),
+      );
+      const suspects = await retryWhileUnavailable(() => claimSuspect(pool), signal);
+      await useInOrder(services, suspects, signal);
+      return rows.length === CLAIMED_AT_ONCE || suspects.length > 0;
+    },
+  );
 }
 
 async function claim(pool: pg.Pool): Promise<TriggerRow[]> {

@@ -2,7 +2,6 @@
  * Turns the times of schedules into triggers. Each server looks; the row lock and the move to the next time make sure that a
  * time is used once. A time that is more than an hour late is skipped, because the servers were down for longer.
  */
-import { setTimeout as delay } from 'node:timers/promises';
 import { newId } from '../../base/ids.ts';
 import type { Logger } from '../../base/log.ts';
 import { REF_PREFIX } from '../../git/objects/refs.ts';
@@ -10,6 +9,7 @@ import type { Db } from '../../platform/database/client.ts';
 import { inTransaction } from '../../platform/database/client.ts';
 import { runStatement } from '../../platform/database/statement.ts';
 import { notifyReaders } from '../../platform/events/outbox.ts';
+import { startLoop } from '../../platform/loop.ts';
 import { nextTime } from '../cron.ts';
 
 type Deps = { db: Db; log: Logger };
@@ -30,24 +30,10 @@ type DueRow = {
 
 /** Runs until disposed. */
 export function startClock(services: Deps): AsyncDisposable {
-  const stopping = new AbortController();
-  const { signal } = stopping;
-  const working = (async () => {
-    for (; !signal.aborted; await delay(INTERVAL_MS, undefined, { signal }).catch(() => {})) {
-      try {
-        while (!signal.aborted && (await tick(services, new Date())) === BATCH);
-      } catch (error) {
-        if (!signal.aborted)
-          services.log.warn({ err: error }, 'schedules could not be read; retrying');
-      }
-    }
-  })();
-  return {
-    async [Symbol.asyncDispose]() {
-      stopping.abort();
-      await working;
-    },
-  };
+  return startLoop(
+    { name: 'Starting scheduled runs', every: INTERVAL_MS, log: services.log },
+    async () => (await tick(services, new Date())) === BATCH,
+  );
 }
 
 /** @returns the number of schedules whose time had come */

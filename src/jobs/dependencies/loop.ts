@@ -12,21 +12,19 @@
  * that does not get the lock has nothing to do, because the holder looks again after its commit. If the holder is killed between,
  * another server looks within a second.
  */
-import { setTimeout as delay } from 'node:timers/promises';
 import type pg from 'pg';
 import type { Prisma, PrismaClient } from '../../../prisma/generated/client.ts';
 import { JOB_CHANGES_LOCK } from '../../base/advisory-locks.ts';
 import type { Logger } from '../../base/log.ts';
 import { retryConflicts } from '../../platform/database/client.ts';
-import { isDatabaseUnavailable } from '../../platform/database/outage.ts';
 import { runStatement } from '../../platform/database/statement.ts';
 import type { Bus } from '../../platform/events/bus.ts';
+import { startLoop } from '../../platform/loop.ts';
 import { settleJobs } from './settle.ts';
 
 /** Maximum number of changed jobs in one transaction. */
 const PAGE = 200;
 const IDLE_MS = 1_000;
-const RETRY_MS = 1_000;
 /** While a user creates an array of 10,000 jobs, a needed job stays locked for seconds. */
 const TRANSACTION = { maxWait: 10_000, timeout: 60_000 };
 
@@ -40,26 +38,16 @@ type Deps = { db: PrismaClient; pool: pg.Pool; bus: Bus; log: Logger; onChanged:
 
 /** Runs until disposed. */
 export function startDependencyLoop(deps: Deps): AsyncDisposable {
-  const stopping = new AbortController();
-  const { signal } = stopping;
-  const working = (async () => {
-    for await (const _ of deps.bus.wakes('job-changes', signal, IDLE_MS))
-      await settleAll(deps, signal).catch(async (error) => {
-        if (!isDatabaseUnavailable(error))
-          deps.log.error({ err: error }, 'Cannot unblock waiting jobs; retrying in a second');
-        await delay(RETRY_MS, undefined, { signal }).catch(() => {});
-      });
-  })();
-  return {
-    async [Symbol.asyncDispose]() {
-      stopping.abort();
-      await working;
+  const { bus, log } = deps;
+  return startLoop(
+    {
+      name: 'Unblocking jobs',
+      every: IDLE_MS,
+      wakes: (signal, everyMs) => bus.wakes('job-changes', signal, everyMs),
+      log,
     },
-  };
-}
-
-async function settleAll(deps: Deps, signal: AbortSignal): Promise<void> {
-  while (!signal.aborted && (await retryConflicts(() => settlePage(deps))) > 0);
+    async () => (await retryConflicts(() => settlePage(deps))) > 0,
+  );
 }
 
 /** @returns the number of changes that were handled; 0 also if another server does it */

@@ -5,9 +5,10 @@
  * work and for the database's own log. Operations that free space (deletions, cancellations) and reads are not refused.
  */
 import { stat, statfs } from 'node:fs/promises';
-import { setTimeout as delay } from 'node:timers/promises';
+import { sleep } from '../../base/backoff.ts';
 import { diskFull } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
+import { runLoop } from '../loop.ts';
 
 /** Interval of checks. Data that is written between two checks must fit into the minimum. */
 const CHECK_MS = 2_000;
@@ -62,12 +63,8 @@ type Options = {
 export async function watchDiskSpace({ folders, floor, log, onFree }: Options): Promise<DiskSpace> {
   let low = false;
   let room = Number.POSITIVE_INFINITY;
-  let isChecking = false;
 
   async function check(): Promise<void> {
-    // Calls must not pile up on a network file system that hangs.
-    if (isChecking) return;
-    isChecking = true;
     try {
       const free = Math.min(...(await Promise.all(folders.map(freeBytes))));
       room = Math.max(0, free - floor);
@@ -80,13 +77,17 @@ export async function watchDiskSpace({ folders, floor, log, onFree }: Options): 
       }
     } catch (error) {
       log.error({ err: error }, 'cannot determine the free space of the disk');
-    } finally {
-      isChecking = false;
     }
   }
 
-  if (floor > 0) await check();
-  const timer = floor > 0 ? setInterval(check, CHECK_MS).unref() : undefined;
+  const stopping = new AbortController();
+  if (floor > 0) {
+    await check();
+    const { signal } = stopping;
+    const name = 'Checking the free space of the disk';
+    // Not awaited at the end: a check may hang on a network file system.
+    void runLoop({ name, every: CHECK_MS, waitsFirst: true, signal, log }, check);
+  }
   return {
     get low() {
       return low;
@@ -99,9 +100,8 @@ export async function watchDiskSpace({ folders, floor, log, onFree }: Options): 
       if (low) throw diskFull();
     },
     async untilFree(signal) {
-      while (low && !signal.aborted)
-        await delay(CHECK_MS / 4, undefined, { signal }).catch(() => {});
+      while (low && !signal.aborted) await sleep(CHECK_MS / 4, signal);
     },
-    [Symbol.dispose]: () => clearInterval(timer),
+    [Symbol.dispose]: () => stopping.abort(),
   };
 }

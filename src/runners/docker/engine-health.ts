@@ -2,8 +2,8 @@
  * Checks every few seconds whether an engine answers. A worker with several engines offers no capacity on an engine that is
  * unavailable, and offers it again when the engine answers.
  */
-import { setTimeout as delay } from 'node:timers/promises';
 import type { Logger } from '../../base/log.ts';
+import { startLoop } from '../../platform/loop.ts';
 import type { Engine } from './engine.ts';
 import { type EngineFacts, readEngineFacts } from './engine-facts.ts';
 
@@ -37,8 +37,6 @@ export async function monitorEngine(
   log: Logger,
   intervalMs = INTERVAL_MS,
 ): Promise<EngineHealth> {
-  const closing = new AbortController();
-  const { signal } = closing;
   let facts: EngineFacts | undefined;
   let unavailableReason: string | undefined;
 
@@ -58,19 +56,18 @@ export async function monitorEngine(
   }
 
   await check();
-  const monitoring = (async () => {
-    while (!signal.aborted) {
-      await delay(intervalMs, undefined, { signal, ref: false }).catch(() => {});
-      if (signal.aborted) return;
+  const name = `Container engine "${engine.id}" at ${engine.host}`;
+  const monitoring = startLoop(
+    { name: `Checking ${name}`, every: intervalMs, waitsFirst: true, log },
+    async () => {
       const before = unavailableReason;
       await check();
-      const name = `Container engine "${engine.id}" at ${engine.host}`;
       if (unavailableReason !== undefined && before === undefined)
         log.warn(`${name} stopped answering: ${unavailableReason}`);
       if (unavailableReason === undefined && before !== undefined)
         log.info(`${name} answers again`);
-    }
-  })();
+    },
+  );
 
   return {
     get facts() {
@@ -80,9 +77,6 @@ export async function monitorEngine(
       return unavailableReason;
     },
     getFacts,
-    async [Symbol.asyncDispose]() {
-      closing.abort();
-      await monitoring;
-    },
+    [Symbol.asyncDispose]: () => monitoring[Symbol.asyncDispose](),
   };
 }

@@ -5,10 +5,10 @@
 import { chmod, mkdir, readdir } from 'node:fs/promises';
 import { userInfo } from 'node:os';
 import { join } from 'node:path';
-import { setTimeout as delay } from 'node:timers/promises';
 import { ConfigError } from '../../base/config/config.ts';
 import type { SlurmConfig } from '../../base/config/slurm.ts';
 import type { Logger } from '../../base/log.ts';
+import { runLoop } from '../../platform/loop.ts';
 import type { ClusterEngine, EngineState, Submission } from '../agent/engine.ts';
 import { RunnerFault, RunnerUnavailable, Unstartable } from '../runner.ts';
 import { openRemoval, type Removal } from '../supervisor/removal.ts';
@@ -111,7 +111,6 @@ class SlurmEngine implements ClusterEngine {
   /** Undefined until the controller has answered once. */
   #cluster: { partition: Partition; returnMs: number } | undefined;
   #failure: string | undefined;
-  #wake = Promise.withResolvers<void>();
   #watching: Promise<void> | undefined;
 
   constructor({ config, worker, log }: SlurmEngineOptions, { commands, users, folders }: Parts) {
@@ -132,7 +131,11 @@ class SlurmEngine implements ClusterEngine {
         throw new ConfigError(`Slurm: ${(error as Error).message}`);
       this.#report(error);
     }
-    this.#watching = this.#watch();
+    const { signal } = this.#closing;
+    this.#watching = runLoop(
+      { name: 'Polling Slurm', every: INTERVAL_MS, waitsFirst: true, signal, log: this.#log },
+      () => this.#pollIfNeeded(signal),
+    );
   }
 
   get capacity() {
@@ -165,11 +168,10 @@ class SlurmEngine implements ClusterEngine {
     } else {
       const args = batchArguments(submission, this.#config, this.#worker, placement);
       const input = batchScript(submission, this.#config, this.#worker);
-      const output = await this.#run('sbatch', args, { input }).catch(toSubmitError);
+      const output = await this.#commands.run('sbatch', args, { input }).catch(toSubmitError);
       const [id = ''] = output.trim().split(';');
       this.#attempts.add([{ ...SUBMITTED, id, name }]);
     }
-    this.#wake.resolve();
   }
 
   state(attempt: string): EngineState {
@@ -190,7 +192,6 @@ class SlurmEngine implements ClusterEngine {
     const cancelAt = performance.now() + (hasEnded ? EXIT_MS : CANCEL_AGAIN_MS);
     this.#removing.set(attempt, { cancelAt });
     this.#attempts.forget(attempt);
-    this.#wake.resolve();
   }
 
   async list(): Promise<string[]> {
@@ -202,7 +203,6 @@ class SlurmEngine implements ClusterEngine {
 
   async [Symbol.asyncDispose](): Promise<void> {
     this.#closing.abort();
-    this.#wake.resolve();
     await this.#watching;
     // Nobody watches any more whether their agents exit by themselves. What fails here is left to the next start.
     if (this.unavailableReason !== undefined) return;
@@ -240,9 +240,9 @@ class SlurmEngine implements ClusterEngine {
     const accounts = this.#users && [...this.#users.values()].map(({ name }) => name);
     const users = [...new Set(accounts ?? [userInfo().username])].join(',');
     const args = ['--noheader', '--all', '--states=all', `--user=${users}`];
-    const output = await this.#run('squeue', [...args, ...filter, JOB_FORMAT], { signal }).catch(
-      toFault,
-    );
+    const output = await this.#commands
+      .run('squeue', [...args, ...filter, JOB_FORMAT], { signal })
+      .catch(toFault);
     return parseJobs(output).filter(
       (job) => attemptOf(job) !== undefined && workerOf(job) === this.#worker,
     );
@@ -253,36 +253,17 @@ class SlurmEngine implements ClusterEngine {
     // A user may cancel no jobs of others, and is refused if one has the same name.
     const own = this.#users ? [] : [`--user=${userInfo().username}`];
     const args = ['--quiet', `--name=${nameOf(attempt)}`, ...own];
-    await this.#run('scancel', args).catch(toFault);
+    await this.#commands.run('scancel', args).catch(toFault);
   }
 
-  /** After a failure the controller is watched until it answers. */
-  async #run(...[command, args, options]: Parameters<Commands['run']>): Promise<string> {
+  async #pollIfNeeded(signal: AbortSignal): Promise<void> {
+    if (!this.#hasWork()) return;
     try {
-      return await this.#commands.run(command, args, options);
+      await this.#poll(signal);
+      if (this.#failure !== undefined) this.#log.info('Slurm can be used again');
+      this.#failure = undefined;
     } catch (error) {
-      this.#wake.resolve();
-      throw error;
-    }
-  }
-
-  /** Polls until the engine is closed, and sleeps while there is nothing to watch. */
-  async #watch(): Promise<void> {
-    const { signal } = this.#closing;
-    while (!signal.aborted) {
-      await delay(INTERVAL_MS, undefined, { signal, ref: false }).catch(() => {});
-      while (!signal.aborted && !this.#hasWork()) {
-        await this.#wake.promise;
-        this.#wake = Promise.withResolvers();
-      }
-      if (signal.aborted) return;
-      try {
-        await this.#poll(signal);
-        if (this.#failure !== undefined) this.#log.info('Slurm can be used again');
-        this.#failure = undefined;
-      } catch (error) {
-        if (!signal.aborted) this.#report(error as Error);
-      }
+      if (!signal.aborted) this.#report(error as Error);
     }
   }
 
