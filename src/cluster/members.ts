@@ -7,14 +7,15 @@
  *
  * A server on its embedded database is alone and writes no heartbeat.
  */
-import { setTimeout as delay } from 'node:timers/promises';
 import type pg from 'pg';
 import { SERVER_REGISTRATION_LOCK } from '../base/advisory-locks.ts';
+import { sleep } from '../base/backoff.ts';
 import { type Config, ConfigError, type Role } from '../base/config/config.ts';
 import type { Logger } from '../base/log.ts';
 import { inPoolTransaction } from '../platform/database/client.ts';
 import type { Session } from '../platform/database/session.ts';
 import type { Bus } from '../platform/events/bus.ts';
+import { runLoop } from '../platform/loop.ts';
 
 /** A process that answers requests. */
 export type Member = {
@@ -110,12 +111,19 @@ export async function openMembers(options: Options): Promise<Members> {
 
   // Finds the other processes before any request is sent to them.
   if (!isAlone) await sendHeartbeat();
-  const heartbeats = (async () => {
-    if (isAlone) return;
-    // While the database is unavailable, which the session logs, the last known members are used.
-    for await (const _ of bus.wakes('servers', signal, HEARTBEAT_MS))
-      await sendHeartbeat().catch((error) => log.debug({ err: error }, 'heartbeat failed'));
-  })();
+  // While the database is unavailable, the last known members are used.
+  const heartbeats = isAlone
+    ? undefined
+    : runLoop(
+        {
+          name: 'Writing the heartbeat of this server',
+          every: HEARTBEAT_MS,
+          wakes: (signal, everyMs) => bus.wakes('servers', signal, everyMs),
+          signal,
+          log,
+        },
+        sendHeartbeat,
+      );
 
   async function leave(): Promise<void> {
     if (isAlone || signal.aborted) return;
@@ -148,7 +156,7 @@ export async function openMembers(options: Options): Promise<Members> {
       const listener = () => change.abort();
       listeners.add(listener);
       const wake = signal ? AbortSignal.any([change.signal, signal]) : change.signal;
-      await delay(ms, undefined, { signal: wake }).catch(() => {});
+      await sleep(ms, wake);
       listeners.delete(listener);
     },
     leave,

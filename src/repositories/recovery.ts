@@ -4,6 +4,7 @@
  * start, because a push is retried in the background, and other operations are retried at the next start.
  */
 
+import { dataFolderLock } from '../base/advisory-locks.ts';
 import type { Logger } from '../base/log.ts';
 import type { Cluster } from '../cluster/cluster.ts';
 import type { PendingOperation } from '../git/disk/disk.ts';
@@ -12,6 +13,7 @@ import { removeTruncatedRefs, syncRefs } from '../git/disk/ref-files.ts';
 import type { Git } from '../git/git.ts';
 import type { Db } from '../platform/database/client.ts';
 import type { Session } from '../platform/database/session.ts';
+import { startLoop } from '../platform/loop.ts';
 import { type DefaultBranchNote, syncHead } from './default-branch.ts';
 import { removeQuarantines } from './folder.ts';
 import type { PushRecorder } from './pushes/recorder.ts';
@@ -40,9 +42,8 @@ const IDLE_MS = 60_000;
 
 /** Takes over the unfinished operations of dead servers, until disposed. */
 export function takeOverFromDeadServers(services: Deps, session: Session): AsyncDisposable {
-  const stopping = new AbortController();
-  const { signal } = stopping;
   const { members } = services.cluster;
+  let hasMore = false;
 
   /** @returns whether dead servers still have unfinished operations */
   async function takeOverAll(): Promise<boolean> {
@@ -50,30 +51,29 @@ export function takeOverFromDeadServers(services: Deps, session: Session): Async
     const isServing = (server: string) => members.serving.some(({ id }) => id === server);
     for (const server of await disk.serversWithPendingOperations()) {
       if (isServing(server)) continue;
-      const taken = await session.runWhileStopped(server, () => disk.takeOverOperations(server));
+      // The other server cannot start while this session holds its lock.
+      const taken = await session.runAlone(dataFolderLock(server), () =>
+        disk.takeOverOperations(server),
+      );
       if (taken) await finishAll(services, taken);
     }
     return (await disk.serversWithPendingOperations()).some((server) => !isServing(server));
   }
 
-  const working = (async () => {
-    while (!signal.aborted) {
-      const hasMore = await takeOverAll().catch((error) => {
-        services.log.warn(
-          { err: error },
-          'could not take over the operations of a dead server; retrying',
-        );
-        return true;
-      });
-      await members.waitForChange(hasMore ? RETRY_MS : IDLE_MS, signal);
-    }
-  })();
-  return {
-    async [Symbol.asyncDispose]() {
-      stopping.abort();
-      await working;
+  return startLoop(
+    {
+      name: 'Taking over the operations of dead servers',
+      every: () => (hasMore ? RETRY_MS : IDLE_MS),
+      async *wakes(signal, everyMs) {
+        for (; !signal.aborted; await members.waitForChange(everyMs(), signal)) yield;
+      },
+      backoff: { firstMs: RETRY_MS, longestMs: RETRY_MS },
+      log: services.log,
     },
-  };
+    async () => {
+      hasMore = await takeOverAll();
+    },
+  );
 }
 
 /**

@@ -9,9 +9,9 @@
  * A page without matching webhooks writes no rows. Reading such a page again is harmless, so its cursor is stored later.
  */
 
-import { setTimeout as delay } from 'node:timers/promises';
 import type pg from 'pg';
 import { WEBHOOK_DISPATCH_LOCK } from '../base/advisory-locks.ts';
+import { sleep } from '../base/backoff.ts';
 import { newId } from '../base/ids.ts';
 import type { Logger } from '../base/log.ts';
 import type { Db } from '../platform/database/client.ts';
@@ -21,6 +21,7 @@ import type { Bus } from '../platform/events/bus.ts';
 import { currentCursor } from '../platform/events/cursor.ts';
 import type { EventType } from '../platform/events/outbox.ts';
 import { EventsRemoved, followAllEvents, type OutboxEvent } from '../platform/events/read.ts';
+import { startLoop } from '../platform/loop.ts';
 import { WEBHOOK_TYPE_OF_EVENT } from './event-types.ts';
 import { openFollowerNotifier } from './recorder.ts';
 
@@ -50,58 +51,15 @@ export async function initializeCursor(services: { db: Db; pool: pg.Pool }): Pro
 
 /** Runs until disposed. */
 export function startDispatcher(services: Deps, session: Session): AsyncDisposable {
-  const { log } = services;
-  const stopping = new AbortController();
-  const { signal } = stopping;
-  const working = (async () => {
-    for (; !signal.aborted; await delay(LOCK_RETRY_MS, undefined, { signal }).catch(() => {})) {
-      if (!(await tryLock(session))) continue;
-      try {
-        await dispatchWhileConnected(services, signal);
-      } catch (error) {
-        if (!signal.aborted)
-          log.error({ err: error }, 'dispatching events to webhooks failed; retrying in a second');
-      } finally {
-        // Fails if the session was lost; then its lock is already released.
-        await session
-          .query('select pg_advisory_unlock($1)', [WEBHOOK_DISPATCH_LOCK])
-          .catch(() => {});
-      }
-    }
-  })();
-  return {
-    async [Symbol.asyncDispose]() {
-      stopping.abort();
-      await working;
+  return startLoop(
+    {
+      name: 'Dispatching events to webhooks',
+      every: LOCK_RETRY_MS,
+      alone: (work) => session.runAlone(WEBHOOK_DISPATCH_LOCK, work),
+      log: services.log,
     },
-  };
-}
-
-async function tryLock(session: Session): Promise<boolean> {
-  const query = session.query<{ taken: boolean }>('select pg_try_advisory_lock($1) as taken', [
-    WEBHOOK_DISPATCH_LOCK,
-  ]);
-  // Without a session the lock cannot be held.
-  const [row] = await query.catch(() => []);
-  return row?.taken ?? false;
-}
-
-/** Dispatches until the database session is lost, and the lock with it, or until another server has moved the cursor. */
-async function dispatchWhileConnected(services: Deps, stopped: AbortSignal): Promise<void> {
-  const lost = new AbortController();
-  const signal = AbortSignal.any([stopped, lost.signal]);
-  const watching = (async () => {
-    for await (const why of services.bus.wakes('database', signal))
-      if (why === 'wake') lost.abort();
-  })();
-  try {
-    await dispatch(services, signal);
-  } catch (error) {
-    if (!signal.aborted) throw error;
-  } finally {
-    lost.abort();
-    await watching;
-  }
+    (signal) => dispatch(services, signal),
+  );
 }
 
 /** Dispatches until another server has moved the cursor. @throws `signal.reason` */
@@ -122,11 +80,10 @@ async function dispatch(services: Deps, signal: AbortSignal): Promise<void> {
       const next = reached;
       if (next !== stored && (await moveCursor(pool, stored, next))) stored = next;
     });
-  const timer = setInterval(() => {
-    storeReached().catch((error) =>
-      log.debug({ err: error }, 'the webhook dispatch cursor was not stored'),
-    );
-  }, STORE_CURSOR_MS);
+  await using _ = startLoop(
+    { name: 'Storing the webhook cursor', every: STORE_CURSOR_MS, waitsFirst: true, log },
+    storeReached,
+  );
 
   /** @returns the number of deliveries; null if another server dispatches now */
   const dispatchPage = async (
@@ -163,7 +120,7 @@ async function dispatch(services: Deps, signal: AbortSignal): Promise<void> {
           const deliveries = await dispatchPage(events, cursor);
           if (deliveries === null) return;
           if (deliveries === 0 && events.length < LARGE_PAGE)
-            await delay(UNMATCHED_PAUSE_MS, undefined, { signal }).catch(() => {});
+            await sleep(UNMATCHED_PAUSE_MS, signal);
         }
         return;
       } catch (error) {
@@ -177,7 +134,6 @@ async function dispatch(services: Deps, signal: AbortSignal): Promise<void> {
       }
     }
   } finally {
-    clearInterval(timer);
     await storeReached().catch(() => {});
   }
 }

@@ -7,9 +7,9 @@
  * earlier session of this server still holds the lock, because the database has not noticed its end, it is terminated.
  */
 import { randomUUID } from 'node:crypto';
-import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
 import { dataFolderLock } from '../../base/advisory-locks.ts';
+import { Backoff, sleep } from '../../base/backoff.ts';
 import { ConfigError } from '../../base/config/config.ts';
 import type { Logger } from '../../base/log.ts';
 import type { DatabaseTarget } from './embedded.ts';
@@ -29,17 +29,18 @@ const SETTINGS = `
   select set_config('application_name', $1, false), set_config('synchronous_commit', 'off', false),
     set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false),
     set_config('tcp_keepalives_count', '3', false)`;
-const FIRST_PAUSE_MS = 50;
-const MAX_PAUSE_MS = 1_000;
+const RECONNECT_PAUSES = { firstMs: 50, longestMs: 1_000 };
 
 export type Session = {
   /** Runs a statement that must not wait for the pool. @throws Error while the connection is lost */
   query<Row extends pg.QueryResultRow>(text: string, values: unknown[]): Promise<Row[]>;
   /**
-   * Runs `work` while this session holds the lock of another server, so that the other server cannot start.
-   * @returns null, without running `work`, if the other server is running
+   * Runs `work` while this session holds an advisory lock, so that one server at a time does it.
+   * @param work its signal aborts when this session is lost, because then another server can take the lock
+   * @returns null if another server holds the lock, and if this session was lost meanwhile
+   * @throws Error while the connection is lost
    */
-  runWhileStopped<T>(serverId: string, work: () => Promise<T>): Promise<T | null>;
+  runAlone<T>(lock: number | bigint, work: (lost: AbortSignal) => Promise<T>): Promise<T | null>;
   close(): Promise<void>;
 };
 
@@ -93,11 +94,8 @@ export async function openSession(options: Options): Promise<Session> {
   }
 
   async function reconnect(): Promise<void> {
-    for (
-      let pause = FIRST_PAUSE_MS;
-      !stopping.signal.aborted;
-      pause = Math.min(pause * 2, MAX_PAUSE_MS)
-    ) {
+    const backoff = new Backoff(RECONNECT_PAUSES);
+    for (let isFirst = true; !stopping.signal.aborted; isFirst = false) {
       try {
         client = await connect();
         log.warn('the database session was restored');
@@ -105,8 +103,8 @@ export async function openSession(options: Options): Promise<Session> {
         return;
       } catch (error) {
         if (error instanceof FolderTakenError) return onFolderLost(error);
-        if (pause === FIRST_PAUSE_MS) log.error({ err: error }, 'the database is unavailable');
-        await delay(pause, undefined, { signal: stopping.signal }).catch(() => {});
+        if (isFirst) log.error({ err: error }, 'the database is unavailable');
+        await backoff.pause(stopping.signal);
       }
     }
   }
@@ -116,16 +114,22 @@ export async function openSession(options: Options): Promise<Session> {
       const { rows } = await client.query(text, values);
       return rows;
     },
-    async runWhileStopped(serverId, work) {
+    async runAlone(lock, work) {
       const session = client;
-      const other = [dataFolderLock(serverId)];
-      const { rows } = await session.query('select pg_try_advisory_lock($1) as taken', other);
+      const { rows } = await session.query('select pg_try_advisory_lock($1) as taken', [lock]);
       if (!rows[0].taken) return null;
+      const lost = new AbortController();
+      const onEnd = () => lost.abort();
+      session.once('end', onEnd);
       try {
-        return await work();
+        return await work(lost.signal);
+      } catch (error) {
+        if (lost.signal.aborted) return null;
+        throw error;
       } finally {
+        session.removeListener('end', onEnd);
         // A lost connection releases the lock, too.
-        await session.query('select pg_advisory_unlock($1)', other).catch(() => {});
+        await session.query('select pg_advisory_unlock($1)', [lock]).catch(() => {});
       }
     },
     async close() {
@@ -164,6 +168,6 @@ async function takeLock(
       throw new FolderTakenError(
         `LOAM_DATA_DIR: another Loam server is using ${dataDir}; stop that server, or set another folder`,
       );
-    await delay(100);
+    await sleep(100);
   }
 }
