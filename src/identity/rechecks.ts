@@ -12,14 +12,15 @@ import type pg from 'pg';
 import { AppError } from '../base/errors.ts';
 import type { Logger } from '../base/log.ts';
 import { isDatabaseUnavailable } from '../platform/database/outage.ts';
+import { runLoop } from '../platform/loop.ts';
 import { demandValidAccount, readAccounts } from './authenticate.ts';
 import type { Account, Viewer } from './permissions.ts';
 
 /** A round may take a second, and a check is valid for five seconds. */
 const ROUND_MS = 4_000;
 const FRESH_MS = 5_000;
-/** Delay after a failed round. */
-const RETRY_MS = 500;
+/** Pauses after a failed round. */
+const PAUSES = { firstMs: 500, longestMs: 500 };
 
 /** A condition that must hold while a stream is open. */
 export type AccessRule = {
@@ -54,11 +55,10 @@ export class Rechecks implements AsyncDisposable {
   /** By credential and key of the rule. */
   readonly #checks = new Map<string, SharedCheck>();
   readonly #closed = new AbortController();
-  #timer: NodeJS.Timeout | undefined;
-  #round: Promise<void> | undefined;
+  /** Starts with the first stream. */
+  #rounds: Promise<void> | undefined;
   /** Settles at the end of the current or next round. */
   #roundEnd = Promise.withResolvers<void>();
-  #isFailing = false;
 
   constructor({ pool, log }: { pool: pg.Pool; log: Logger }) {
     this.#pool = pool;
@@ -78,7 +78,7 @@ export class Rechecks implements AsyncDisposable {
     this.#checks.set(key, check);
     const stream = new AbortController();
     check.streams.add(stream);
-    if (!this.#timer && !this.#round) this.#schedule(ROUND_MS);
+    this.#rounds ??= this.#startRounds();
     return {
       refused: stream.signal,
       waitForFreshCheck: (signal) => {
@@ -98,46 +98,37 @@ export class Rechecks implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     this.#closed.abort();
-    clearTimeout(this.#timer);
-    await this.#round;
+    await this.#rounds;
   }
 
   #remove(key: string, check: SharedCheck, stream: AbortController): void {
     check.streams.delete(stream);
     if (check.streams.size > 0 || this.#checks.get(key) !== check) return;
     this.#checks.delete(key);
-    if (this.#checks.size === 0) this.#schedule(ROUND_MS);
   }
 
-  /** Schedules the next round, if there are streams. */
-  #schedule(ms: number): void {
-    clearTimeout(this.#timer);
-    const isNeeded = this.#checks.size > 0 && !this.#closed.signal.aborted;
-    this.#timer = isNeeded ? setTimeout(() => this.#startRound(), ms) : undefined;
-  }
-
-  #startRound(): void {
-    this.#timer = undefined;
-    this.#round = this.#checkAll().then(
-      () => this.#finishRound(ROUND_MS),
-      (error) => {
-        if (!this.#isFailing)
-          this.#log.warn(
-            { err: error },
-            'open streams wait because their permissions cannot be checked',
-          );
-        this.#isFailing = true;
-        this.#finishRound(RETRY_MS);
+  #startRounds(): Promise<void> {
+    return runLoop(
+      {
+        name: 'Rechecking the permissions of open streams',
+        every: ROUND_MS,
+        waitsFirst: true,
+        backoff: PAUSES,
+        signal: this.#closed.signal,
+        log: this.#log,
       },
+      () => this.#runRound(),
     );
   }
 
-  #finishRound(nextMs: number): void {
-    this.#round = undefined;
-    if (nextMs === ROUND_MS) this.#isFailing = false;
-    this.#schedule(nextMs);
-    this.#roundEnd.resolve();
-    this.#roundEnd = Promise.withResolvers<void>();
+  async #runRound(): Promise<void> {
+    if (this.#checks.size === 0) return;
+    try {
+      await this.#checkAll();
+    } finally {
+      this.#roundEnd.resolve();
+      this.#roundEnd = Promise.withResolvers<void>();
+    }
   }
 
   async #checkAll(): Promise<void> {

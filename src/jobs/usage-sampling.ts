@@ -2,13 +2,12 @@
  * Samples the resource usage of running jobs. The last sample and the peaks are stored in the job's row, and the usage over
  * time in `usage-history.ts`.
  */
-
-import { setTimeout as delay } from 'node:timers/promises';
 import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
 import type { Logger } from '../base/log.ts';
 import type { Db } from '../platform/database/client.ts';
+import { runLoop } from '../platform/loop.ts';
 import type { Handle, Runner, Usage } from '../runners/runner.ts';
 import { moveToCancelled, readHoldingAttempts } from './jobs.ts';
 import { addIdleTime, describeIdleTimeout, type IdleTime } from './limits.ts';
@@ -46,14 +45,18 @@ export async function sampleUsageUntilAborted(
   let idle: IdleTime | undefined;
   let lastAt: number | undefined;
   let history: UsageHistoryWriter | undefined;
-  const logFailure = (error: unknown) =>
-    log.warn({ err: error, job: jobId }, 'Cannot record the resource usage of the job');
-  for (let i = 0; !signal.aborted; i++) {
-    await delay(FIRST_INTERVALS_MS[i] ?? INTERVAL_MS, undefined, { signal }).catch(() => {});
-    if (signal.aborted) break;
-    try {
+  const firstIntervals = [...FIRST_INTERVALS_MS];
+  await runLoop(
+    {
+      name: `Recording the resource usage of job ${jobId}`,
+      every: () => firstIntervals.shift() ?? INTERVAL_MS,
+      waitsFirst: true,
+      signal,
+      log,
+    },
+    async () => {
       const sample = await runner.stats(handle);
-      if (!sample) continue;
+      if (!sample) return;
       stored = stored === undefined ? await readStored(db, jobId) : stored;
       peaks ??= {
         peakMemoryBytes: stored?.peakMemoryBytes ?? 0,
@@ -78,11 +81,11 @@ export async function sampleUsageUntilAborted(
       await history.add({ ...sample, gpuPercent: sample.gpuPercent ?? 0, time: new Date() });
       if (idle && idleTimeoutMinutes !== null && idle.ms >= idleTimeoutMinutes * 60_000)
         await cancelIdleJob(pool, { jobId, attemptId, idleTimeoutMinutes });
-    } catch (error) {
-      logFailure(error);
-    }
-  }
-  await history?.end().catch(logFailure);
+    },
+  );
+  await history?.end().catch((error) => {
+    log.warn({ err: error, job: jobId }, 'Cannot record the resource usage of the job');
+  });
 }
 
 async function readStored(db: Pick<Db, 'job'>, jobId: string): Promise<StoredUsage | null> {

@@ -19,6 +19,7 @@ import type { Logger } from '../../base/log.ts';
 import { demandAccount } from '../../identity/permissions.ts';
 import { open, seal } from '../../platform/crypto/keys.ts';
 import type { IdempotentEffect } from '../../platform/database/idempotent-effects.ts';
+import { startLoop } from '../../platform/loop.ts';
 import { toErrorResponse } from '../../platform/web/error-response.ts';
 
 export const IDEMPOTENCY_KEY = 'idempotency-key';
@@ -106,7 +107,7 @@ export type IdempotencyClaim = {
  * @throws AppError 400; 401 without an account; 409 while the first request runs; 422 when the first request differs
  */
 export async function claimIdempotencyKey(
-  { pool }: { pool: pg.Pool },
+  { pool, log }: { pool: pg.Pool; log: Logger },
   req: Request,
 ): Promise<IdempotencyClaim | { replayed: StoredResponse }> {
   const key = req.get(IDEMPOTENCY_KEY) ?? '';
@@ -125,7 +126,11 @@ export async function claimIdempotencyKey(
     const { rows } = await pool.query<Row>(FIND, [owner, key]);
     return { replayed: toReplay(rows[0], fingerprint, secret) };
   }
-  const stopRenewing = renewRegularly(() => pool.query(RENEW, id));
+  const renewing = startLoop(
+    { name: 'Renewing the claim of a request', every: RENEW_MS, waitsFirst: true, log },
+    () => pool.query(RENEW, id),
+  );
+  const stopRenewing = () => renewing[Symbol.asyncDispose]();
   return {
     async store({ status, headers, body }) {
       await stopRenewing();
@@ -140,19 +145,6 @@ export async function claimIdempotencyKey(
       await stopRenewing();
       await pool.query(RELEASE, id);
     },
-  };
-}
-
-/** Renews a claim until the returned function is called, which waits for the last renewal. */
-function renewRegularly(renew: () => Promise<unknown>): () => Promise<unknown> {
-  let last: Promise<unknown> = Promise.resolve();
-  const timer = setInterval(() => {
-    // A failure is harmless: while the database is unavailable, no request can take the claim over either.
-    last = last.then(renew).catch(() => {});
-  }, RENEW_MS).unref();
-  return () => {
-    clearInterval(timer);
-    return last;
   };
 }
 

@@ -2,11 +2,11 @@
  * The identity tokens of running attempts (`../identity.ts`). They are issued before the start and again at half their
  * lifetime. Each time, the claims come from the database, and the creator of the job must still be allowed to run it.
  */
-import { setTimeout as delay } from 'node:timers/promises';
 import type pg from 'pg';
 import type { Role } from '../../../prisma/generated/enums.ts';
 import type { Logger } from '../../base/log.ts';
 import { MAX_TOKEN_SECONDS, type TokenIssuer } from '../../identity/token-issuer.ts';
+import { runLoop } from '../../platform/loop.ts';
 import type { Metrics } from '../../platform/metrics/metrics.ts';
 import { mayPushTo, readBranchProtection, sourceRef } from '../../repositories/repositories.ts';
 import { type AttemptSpec, type Handle, type Runner, Unstartable } from '../../runners/runner.ts';
@@ -14,8 +14,8 @@ import { readJobIdentity } from '../identity.ts';
 
 type Deps = { pool: pg.Pool; metrics: Metrics; tokenIssuer: TokenIssuer };
 
-/** Pause after a failure, such as a runner that does not answer. */
-const RETRY_MS = 10_000;
+/** Pauses after failures, such as a runner that does not answer. */
+const PAUSES = { firstMs: 10_000, longestMs: 10_000 };
 
 /** All that a token says. Names are the current ones, because others may have the earlier names now. */
 type Source = {
@@ -142,7 +142,11 @@ function otherClaims(source: Source): Record<string, string> {
   };
 }
 
-/** Refreshes the tokens of an attempt until it is disposed of, or the server stops. */
+/**
+ * Replaces the tokens in the files of the attempt, until it is disposed of or the server stops: at once, because the attempt may
+ * have waited for its start or for its worker, and then at half their lifetime. When the job may not have them any more, the last
+ * ones expire.
+ */
 export function refreshIdTokens(
   deps: RefreshDeps,
   attempt: RefreshedAttempt,
@@ -151,7 +155,23 @@ export function refreshIdTokens(
 ): AsyncDisposable {
   const over = new AbortController();
   const signal = AbortSignal.any([over.signal, stopping]);
-  const working = refreshUntilAborted(deps, attempt, handle, signal);
+  const { runner, log } = deps;
+  const { id, job } = attempt;
+  const name = `Replacing the identity tokens of job ${job.id}`;
+  const every = (lifetimeOf(job) * 1_000) / 2;
+  const refresh = async () => {
+    try {
+      const tokens = await issueIdTokens(deps, id);
+      if (tokens !== null) return await runner.replaceFiles(handle, tokens);
+    } catch (error) {
+      if (!(error instanceof Unstartable)) throw error;
+      log.warn({ job: job.id }, `${error.message}. The last ones expire.`);
+    }
+    over.abort();
+  };
+  const working = readJobIdentity(job).idTokens
+    ? runLoop({ name, every, backoff: PAUSES, signal, log }, refresh)
+    : undefined;
   return {
     async [Symbol.asyncDispose]() {
       over.abort();
@@ -165,36 +185,6 @@ type RefreshedAttempt = {
   id: string;
   job: { id: string; timeoutMinutes: number; identity: unknown };
 };
-
-/**
- * Replaces the tokens in the files of the attempt: at once, because the attempt may have waited for its
- * start or for its worker, and then at half their lifetime. When the job may not have them any more, the last ones expire.
- */
-async function refreshUntilAborted(
-  deps: RefreshDeps,
-  attempt: RefreshedAttempt,
-  handle: Handle,
-  signal: AbortSignal,
-): Promise<void> {
-  const { runner, log } = deps;
-  const { id, job } = attempt;
-  if (!readJobIdentity(job).idTokens) return;
-  const pause = (ms: number) => delay(ms, undefined, { signal }).catch(() => {});
-  while (!signal.aborted) {
-    try {
-      const tokens = await issueIdTokens(deps, id);
-      if (tokens === null) return;
-      await runner.replaceFiles(handle, tokens);
-      await pause((lifetimeOf(job) * 1_000) / 2);
-    } catch (error) {
-      if (error instanceof Unstartable)
-        return log.warn({ job: job.id }, `${error.message}. The last ones expire.`);
-      if (!signal.aborted)
-        log.warn({ err: error, job: job.id }, 'Cannot replace the identity tokens of a job');
-      await pause(RETRY_MS);
-    }
-  }
-}
 
 /** All RS256 tokens of this server have this form; which keys they name does not matter. */
 const ID_TOKEN =
