@@ -5,7 +5,7 @@
  * - Its removal from the runner keeps the slot for at most ten seconds, and then continues without a slot.
  */
 
-import { setTimeout as delay } from 'node:timers/promises';
+import { sleep } from '../../base/backoff.ts';
 import { isDatabaseUnavailable } from '../../platform/database/outage.ts';
 import { listClusters, RunnerUnavailable } from '../../runners/runner.ts';
 import { listUsableMachines } from '../worker-capacity.ts';
@@ -17,9 +17,9 @@ import { returnToQueue } from './finish.ts';
 import { isTransient, type RetryPauses, retry } from './retry.ts';
 
 /** Consecutive failures that end an attempt: with the pauses between them, about a minute. */
-const MAX_FAILURES = 8;
+const MAX_FAILURES = 10;
 /** The same for transient failures: about a quarter of an hour. */
-const MAX_TRANSIENT_FAILURES = 36;
+const MAX_TRANSIENT_FAILURES = 66;
 /** A try that lasted this long made progress, so earlier failures no longer count. */
 const PROGRESS_MS = 60_000;
 /** A removal keeps the attempt's slot for this long, so that attempts are not started faster than they are removed. */
@@ -118,7 +118,7 @@ export class HeldAttempts {
       firstTry.promise,
       // When the server stops, there may be no first try.
       done,
-      delay(REMOVAL_MS, undefined, { signal: timeout.signal }).catch(() => {}),
+      sleep(REMOVAL_MS, timeout.signal),
     ]).finally(() => timeout.abort());
     return { done, tried };
   }

@@ -1,5 +1,6 @@
 /** Retries the steps of a worker with exponential backoff until they succeed or the server stops. */
 
+import { Backoff } from '../../base/backoff.ts';
 import { AppError } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
 import { ServerUnavailable } from '../../cluster/cluster.ts';
@@ -13,7 +14,7 @@ import type { Bus } from '../../platform/events/bus.ts';
 import { StorageUnavailable } from '../../platform/storage/storage.ts';
 import { RunnerFault, RunnerUnavailable } from '../../runners/runner.ts';
 
-/** Milliseconds between tries, which double from the first to the longest. */
+/** Limits of the random pauses between tries, in milliseconds, which double from the first to the longest. */
 export type RetryPauses = { firstMs: number; longestMs: number };
 
 /** Longest pause while the database or the runner is unavailable: a try is cheap, and all work waits for them. */
@@ -51,23 +52,20 @@ export async function retry<T>(
   step: () => Promise<T>,
   { bus, log, signal, pauses = DEFAULT_PAUSES }: Options,
 ): Promise<T | undefined> {
-  let pause = pauses.firstMs;
+  const backoff = new Backoff({ ...pauses, stableMs: pauses.longestMs });
   let wasUnavailable = false;
   while (!signal.aborted) {
-    const startedAt = Date.now();
     try {
       return await step();
     } catch (error) {
       if (signal.aborted) break;
       const isUnavailable = isDatabaseUnavailable(error) || error instanceof RunnerUnavailable;
-      if (Date.now() - startedAt > pauses.longestMs) pause = pauses.firstMs;
-      if (isUnavailable) pause = Math.min(pause, MAX_UNAVAILABLE_PAUSE_MS);
+      const pause = backoff.next(isUnavailable ? MAX_UNAVAILABLE_PAUSE_MS : undefined);
       // An unavailable database or engine is logged as an error only once; any other error each time.
       const level = isUnavailable && wasUnavailable ? 'debug' : 'error';
       log[level]({ err: error }, `${activity} failed; the next try is in ${pause} ms`);
       wasUnavailable = isUnavailable;
       await pauseFor(bus, pause, signal);
-      pause = Math.min(pause * 2, pauses.longestMs);
     }
   }
   return undefined;

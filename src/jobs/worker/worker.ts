@@ -4,7 +4,7 @@
  * the same worker and resumes the attempts of the previous process. Stopping the server leaves its jobs running.
  */
 
-import { setTimeout as delay } from 'node:timers/promises';
+import { runLoop } from '../../platform/loop.ts';
 import { listAttemptKinds, listClusters, type Machine } from '../../runners/runner.ts';
 import {
   listAdvertisedMachines,
@@ -38,6 +38,8 @@ import { DEFAULT_PAUSES, type RetryPauses, retry } from './retry.ts';
 const HEARTBEAT_MS = (WORKER_SILENCE_S * 1_000) / 6;
 /** When a machine has not answered for this long, its unstarted attempts are queued again. An engine upgrade takes less. */
 const AWAY_MS = 60_000;
+/** Longest wait for a notification of the queue. */
+const QUEUE_POLL_MS = 15_000;
 /** Delay before the worker tries again to claim jobs that another transaction has locked. */
 const LOCKED_RETRY_MS = 500;
 /** Minimum time between two queries for the next delayed job; otherwise each claim would run one. */
@@ -152,9 +154,9 @@ class JobWorker implements Worker {
     this.#background = [
       sweep.done,
       retry('Claiming jobs', () => this.#claimWhenNotified(), retrying),
-      this.#everyHeartbeat('Cannot write the heartbeat of this worker', () => this.#beat()),
+      this.#everyHeartbeat('Writing the heartbeat of this worker', () => this.#beat()),
       // A loop of its own: recovery may wait for locked jobs, and a late heartbeat would make peers take this worker for dead.
-      this.#everyHeartbeat('Cannot look for lost attempts', () => this.#recoverLostAttempts()),
+      this.#everyHeartbeat('Looking for lost attempts', () => this.#recoverLostAttempts()),
     ];
   }
 
@@ -203,25 +205,17 @@ class JobWorker implements Worker {
   /** Claims jobs each time the queue is notified, until the server stops. */
   async #claimWhenNotified(): Promise<void> {
     const { bus } = this.#deps;
-    let timer: NodeJS.Timeout | undefined;
-    try {
-      // The connection may have broken after a claim was committed and before the worker got the answer.
-      for (const attempt of await this.#readOpenAttempts())
-        if (!this.#attempts.has(attempt.attemptId)) this.#attempts.add(attempt);
-      for await (const _ of bus.wakes('queue', this.#stopping.signal)) {
-        clearTimeout(timer);
-        const isLocked = await this.#claimAll();
-        const dueMs = this.#computeRoom().jobsFree > 0 ? await this.#msUntilDue() : null;
-        // A wait that is too short does no harm: the time is read again after it.
-        const waitMs = Math.min(
-          dueMs ?? Number.POSITIVE_INFINITY,
-          isLocked ? LOCKED_RETRY_MS : this.#pauses.longestMs,
-        );
-        // One millisecond more, so that the job is due when the timer fires.
-        if (dueMs !== null || isLocked) timer = setTimeout(() => bus.notify('queue'), waitMs + 1);
-      }
-    } finally {
-      clearTimeout(timer);
+    let waitMs = QUEUE_POLL_MS;
+    // The connection may have broken after a claim was committed and before the worker got the answer.
+    for (const attempt of await this.#readOpenAttempts())
+      if (!this.#attempts.has(attempt.attemptId)) this.#attempts.add(attempt);
+    for await (const _ of bus.wakes('queue', this.#stopping.signal, () => waitMs)) {
+      const isLocked = await this.#claimAll();
+      const dueMs = this.#computeRoom().jobsFree > 0 ? await this.#msUntilDue() : null;
+      waitMs = QUEUE_POLL_MS;
+      if (isLocked) waitMs = LOCKED_RETRY_MS;
+      // One millisecond more, so that the job is due after the wait. A wait that is too short does no harm.
+      if (dueMs !== null) waitMs = Math.min(waitMs, dueMs + 1, this.#pauses.longestMs);
     }
   }
 
@@ -338,14 +332,10 @@ class JobWorker implements Worker {
     return msUntilNextDue(this.#deps, [...models]);
   }
 
-  /** @param failure the log message if `work` fails */
-  async #everyHeartbeat(failure: string, work: () => Promise<void>): Promise<void> {
+  #everyHeartbeat(name: string, work: () => Promise<void>): Promise<void> {
+    const { log } = this.#deps;
     const { signal } = this.#stopping;
-    while (!signal.aborted) {
-      await delay(HEARTBEAT_MS, undefined, { signal }).catch(() => {});
-      if (signal.aborted) return;
-      await work().catch((error) => this.#deps.log.error({ err: error }, failure));
-    }
+    return runLoop({ name, every: HEARTBEAT_MS, waitsFirst: true, signal, log }, work);
   }
 
   #writeHeartbeat(): Promise<void> {
