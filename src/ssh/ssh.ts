@@ -9,12 +9,13 @@ import type { IncomingMessage } from 'node:http';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import type { Duplex } from 'node:stream';
-import { setTimeout as delay } from 'node:timers/promises';
 import type { PrismaClient } from '../../prisma/generated/client.ts';
+import { sleep } from '../base/backoff.ts';
 import { type Config, ConfigError } from '../base/config/config.ts';
 import type { Logger } from '../base/log.ts';
 import { acceptTunnel, isTunnelRequest } from '../cluster/tunnels.ts';
 import type { Keys } from '../platform/crypto/keys.ts';
+import { runLoop } from '../platform/loop.ts';
 import {
   type ConnectionCounts,
   type FromFront,
@@ -85,10 +86,8 @@ type Options = {
   limits?: Partial<SshLimits>;
 };
 
-/** Backoff between restarts: doubled each time, reset after a process that ran for `STABLE_MS`. */
-const MIN_RESTART_MS = 500;
-const MAX_RESTART_MS = 30_000;
-const STABLE_MS = 60_000;
+/** Pauses before restarts. */
+const RESTARTS = { firstMs: 500, longestMs: 30_000, stableMs: 60_000 };
 const PORT_WAIT_MS = 2_000;
 const PORT_RETRY_MS = 200;
 /** Time between SIGTERM and SIGKILL. */
@@ -224,31 +223,22 @@ class SshFront implements Ssh {
       const isTaken = (error as NodeJS.ErrnoException).code === 'EADDRINUSE';
       if (!isTaken || performance.now() > until) throw toListenError(error as Error, host, port);
     }
-    await delay(PORT_RETRY_MS);
+    await sleep(PORT_RETRY_MS);
     return this.#startWhenPortIsFree(until);
   }
 
-  async #supervise(): Promise<void> {
+  /** Restarts the process whenever it ends: each end, and each start that fails, is a failed step. */
+  #supervise(): Promise<void> {
     const { signal } = this.#stopping;
-    let pause = MIN_RESTART_MS;
-    let startedAt = performance.now();
-    while (!signal.aborted) {
+    const name = 'Running the SSH front process';
+    let mustStart = false;
+    return runLoop({ name, every: 0, backoff: RESTARTS, signal, log: this.#log }, async () => {
+      if (mustStart) await this.#start(this.#port);
+      mustStart = true;
       await this.#ended;
-      if (signal.aborted) return;
       this.counts = { connections: 0, waiting: 0, refused: this.counts.refused };
-      pause = performance.now() - startedAt > STABLE_MS ? MIN_RESTART_MS : pause;
-      this.#log.error(
-        { retryMs: pause },
-        'the SSH front process has ended, and its sessions with it; it is restarted',
-      );
-      await delay(pause, undefined, { signal }).catch(() => {});
-      pause = Math.min(pause * 2, MAX_RESTART_MS);
-      startedAt = performance.now();
-      if (!signal.aborted)
-        await this.#start(this.#port).catch((error) =>
-          this.#log.error({ err: error }, 'the SSH front process could not be restarted; retrying'),
-        );
-    }
+      throw new Error('the process has ended, and its SSH sessions with it');
+    });
   }
 }
 

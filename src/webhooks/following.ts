@@ -1,6 +1,6 @@
 /** Subscription to the deliveries of a webhook: yields each delivery when it is created and whenever it changes. */
 
-import { setTimeout as delay } from 'node:timers/promises';
+import { sleep } from '../base/backoff.ts';
 import { AppError } from '../base/errors.ts';
 import { demand, type Viewer } from '../identity/permissions.ts';
 import type { Rechecks } from '../identity/rechecks.ts';
@@ -104,6 +104,6 @@ async function* readChanges(
       after = last.id;
     }
     for (const [id, { at }] of yielded) if (at < newest - OVERLAP_MS) yielded.delete(id);
-    await delay(PAUSE_MS, undefined, { signal }).catch(() => {});
+    await sleep(PAUSE_MS, signal);
   }
 }

@@ -1,6 +1,6 @@
 /** Records the results of attempts in batches, because each commit waits for the disk. */
-import { setTimeout as delay } from 'node:timers/promises';
 import type pg from 'pg';
+import { Backoff } from '../base/backoff.ts';
 import type { Logger } from '../base/log.ts';
 import { isDatabaseUnavailable } from '../platform/database/outage.ts';
 import type { AttemptRecord } from './delivery/outcomes.ts';
@@ -8,8 +8,7 @@ import type { AttemptRecord } from './delivery/outcomes.ts';
 /** Results that arrive within this time are recorded in one batch. */
 const BATCH_MS = 8;
 const BATCH_SIZE = 200;
-const FIRST_PAUSE_MS = 50;
-const MAX_PAUSE_MS = 2_000;
+const PAUSES = { firstMs: 50, longestMs: 2_000 };
 /** A webhook is switched off if its attempts have failed for this long. */
 const FAILING_DAYS = 5;
 
@@ -77,7 +76,8 @@ export function openRecorder(
     const results = batch.map(({ result }) => result);
     // Only ids are logged: a URL may contain a credential, and the response body is untrusted.
     const deliveries = results.map(({ deliveryId }) => deliveryId);
-    for (let pause = FIRST_PAUSE_MS; ; pause = Math.min(pause * 2, MAX_PAUSE_MS)) {
+    const backoff = new Backoff(PAUSES);
+    for (;;) {
       try {
         const off = await store(services.pool, results);
         notifier.add(results.map(({ webhookId }) => webhookId));
@@ -87,7 +87,7 @@ export function openRecorder(
       } catch (error) {
         const isClosing = closing.signal.aborted;
         if (isDatabaseUnavailable(error) && !isClosing) {
-          await delay(pause, undefined, { signal: closing.signal }).catch(() => {});
+          await backoff.pause(closing.signal);
           continue;
         }
         // A result that the database refuses must not block the rest of the batch.

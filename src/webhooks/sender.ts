@@ -10,8 +10,8 @@
  * limit, a webhook yields its slot after five seconds.
  */
 
-import { setTimeout as delay } from 'node:timers/promises';
 import type pg from 'pg';
+import { jitter, sleep } from '../base/backoff.ts';
 import type { Logger } from '../base/log.ts';
 import type { Urls } from '../base/urls.ts';
 import type { Cluster } from '../cluster/cluster.ts';
@@ -36,7 +36,7 @@ const TURN_MS = 5_000;
 const POLL_MS = 1_000;
 /** Pause before the next round. Rounds that are requested meanwhile are coalesced. */
 const ROUND_DEBOUNCE_MS = 4;
-/** Pause after a failed round, and while this machine is out of a resource. */
+/** Longest pause after a failed round, and while this machine is out of a resource. */
 const PAUSE_MS = 1_000;
 /** How long shutdown waits for running attempts. Attempts aborted after that are repeated. */
 const STOP_MS = 3_000;
@@ -105,7 +105,7 @@ class Sender implements AsyncDisposable {
     await this.#rounds;
     for (const queue of this.#queues.values()) queue.requeue();
     const ended = Promise.all(this.#running);
-    await Promise.race([ended, delay(STOP_MS, undefined, { ref: false })]);
+    await Promise.race([ended, sleep(STOP_MS, undefined, { ref: false })]);
     this.#abortingAttempts.abort();
     await this.#recorder.close();
     await Promise.all(this.#running);
@@ -146,7 +146,7 @@ class Sender implements AsyncDisposable {
   }
 
   async #pause(ms: number): Promise<void> {
-    await delay(ms, undefined, { signal: this.#stopping.signal }).catch(() => {});
+    await sleep(ms, this.#stopping.signal);
   }
 
   /** Starts a round, or another one after the current round. */
@@ -172,7 +172,7 @@ class Sender implements AsyncDisposable {
           log.debug({ err: error }, 'webhooks wait for the database');
         else log.error({ err: error }, 'sending webhooks failed; retrying in a second');
         this.#isRoundRequested = true;
-        await this.#pause(PAUSE_MS);
+        await this.#pause(jitter(PAUSE_MS));
       }
       if (this.#isRoundRequested) await this.#pause(ROUND_DEBOUNCE_MS);
     }
@@ -287,7 +287,7 @@ class Sender implements AsyncDisposable {
       await failUnwantedDeliveries(this.#services, queue.webhookId);
       queue.isDrained = true;
     } catch (error) {
-      await this.#pause(PAUSE_MS);
+      await this.#pause(jitter(PAUSE_MS));
       throw error;
     } finally {
       queue.isHalted = false;

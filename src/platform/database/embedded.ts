@@ -4,8 +4,8 @@
  * decides which Loam process owns the data folder; the lock ends with its holder.
  */
 import { randomUUID } from 'node:crypto';
-import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
+import { Backoff, sleep } from '../../base/backoff.ts';
 import { ConfigError } from '../../base/config/config.ts';
 import type { Logger } from '../../base/log.ts';
 import {
@@ -41,10 +41,8 @@ type EmbeddedPostgres = {
 const START_TIMEOUT_MS = 30_000;
 /** Interval of checks whether the postmaster is running, each a `kill(pid, 0)`. */
 const WATCH_MS = 250;
-/** Pause before a restart: doubles while starts fail, and is reset after a run of `STABLE_MS`. */
-const FIRST_PAUSE_MS = 100;
-const MAX_PAUSE_MS = 5_000;
-const STABLE_MS = 30_000;
+/** Pauses before restarts. */
+const RESTARTS = { firstMs: 100, longestMs: 5_000, stableMs: 30_000 };
 
 const STARTING_UP = '57P03';
 /** Distinguishes connections of this process from those of another Loam process, even after they were closed. */
@@ -113,20 +111,14 @@ async function restartWhenEnded(
   log: Logger,
   stopping: AbortSignal,
 ): Promise<void> {
-  const sleep = (ms: number) => delay(ms, undefined, { signal: stopping }).catch(() => {});
-  let pause = FIRST_PAUSE_MS;
+  const backoff = new Backoff(RESTARTS);
   for (;;) {
     const pid = await runningPostmaster(paths.cluster);
-    if (pid !== undefined) {
-      const since = Date.now();
-      while (!stopping.aborted && isAlive(pid)) await sleep(WATCH_MS);
-      if (Date.now() - since > STABLE_MS) pause = FIRST_PAUSE_MS;
-    }
+    while (!stopping.aborted && pid !== undefined && isAlive(pid)) await sleep(WATCH_MS, stopping);
     if (stopping.aborted) return;
-    log.error({ pause }, 'the embedded PostgreSQL has ended; restarting it');
-    await sleep(pause);
+    log.error('the embedded PostgreSQL has ended; restarting it');
+    await backoff.pause(stopping);
     if (stopping.aborted) return;
-    pause = Math.min(pause * 2, MAX_PAUSE_MS);
     try {
       // Without `initCluster`: if the cluster is missing, its data is lost, and an empty cluster would hide the loss.
       await waitUntilReady(paths, await startPostmaster(paths), stopping);
@@ -166,7 +158,7 @@ async function waitUntilReady(
         if (other === undefined) throw new Error(await lastLogError(paths));
         postmaster = other;
       }
-      await delay(25);
+      await sleep(25);
     }
   }
 }

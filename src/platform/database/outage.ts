@@ -2,10 +2,9 @@
  * Classifies temporary errors: the database is unavailable (stopped, restarting, unreachable, out of disk or connections),
  * or this machine has run out of a resource. Callers that can wait retry instead of reporting a failure.
  */
-import { setTimeout as delay } from 'node:timers/promises';
+import { Backoff } from '../../base/backoff.ts';
 
-const FIRST_PAUSE_MS = 50;
-const MAX_PAUSE_MS = 2_000;
+const PAUSES = { firstMs: 50, longestMs: 2_000 };
 
 /**
  * Prefixes of SQLSTATEs: 08 connections, 53 resources (disk, memory, connections), 57P server stopped or starting,
@@ -109,12 +108,13 @@ export async function retryWhileUnavailable<T>(
   read: () => Promise<T>,
   signal: AbortSignal,
 ): Promise<T> {
-  for (let pause = FIRST_PAUSE_MS; ; pause = Math.min(pause * 2, MAX_PAUSE_MS)) {
+  const backoff = new Backoff(PAUSES);
+  for (;;) {
     try {
       return await read();
     } catch (error) {
       if (!isDatabaseUnavailable(error)) throw error;
-      await delay(pause, undefined, { signal }).catch(() => {});
+      await backoff.pause(signal);
       signal.throwIfAborted();
     }
   }

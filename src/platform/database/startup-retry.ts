@@ -1,11 +1,11 @@
 /** Retries startup while the database is unavailable: stopped, restarting, recovering or temporarily unreachable. */
-import { setTimeout as delay } from 'node:timers/promises';
+import { Backoff } from '../../base/backoff.ts';
 import { ConfigError } from '../../base/config/config.ts';
 import { isDatabaseUnavailable } from './outage.ts';
 
 /** PostgreSQL usually restarts or fails over within this time. Later, the process manager starts Loam again. */
 const TIMEOUT_MS = 60_000;
-const PAUSE_MS = 1_000;
+const PAUSES = { firstMs: 1_000, longestMs: 1_000 };
 
 type Options = {
   /** Prints a line for the operator; called once. */
@@ -22,16 +22,17 @@ export async function retryStartup<T>(
   { report, timeoutMs = TIMEOUT_MS }: Options,
 ): Promise<T> {
   const deadline = Date.now() + timeoutMs;
+  const backoff = new Backoff(PAUSES);
   for (let isReported = false; ; isReported = true) {
     try {
       return await start();
     } catch (error) {
       if (!isDatabaseUnavailable(error)) throw error;
       const line = describe(error as Error);
-      if (Date.now() + PAUSE_MS > deadline) throw new ConfigError(line, { cause: error });
+      if (Date.now() + PAUSES.longestMs > deadline) throw new ConfigError(line, { cause: error });
       if (!isReported)
         report(`${line}. The start waits for the database, for ${timeoutMs / 1000} s at most.`);
-      await delay(PAUSE_MS);
+      await backoff.pause();
     }
   }
 }

@@ -1,8 +1,8 @@
 /** Reads pages of the outbox, once or continuously. `read.ts` explains the order of events. */
 
-import { setTimeout as delay } from 'node:timers/promises';
 import type pg from 'pg';
 import { Prisma } from '../../../prisma/generated/client.ts';
+import { Backoff, sleep } from '../../base/backoff.ts';
 import { retryWhileUnavailable } from '../database/outage.ts';
 import { runStatement } from '../database/statement.ts';
 import type { Bus, Topic } from './bus.ts';
@@ -76,8 +76,7 @@ export async function readPage(
 const BATCH_DELAY_MS = 20;
 
 /** While a transaction holds events back, the reader polls with backoff, because no notification announces its end. */
-const FIRST_POLL_MS = 20;
-const MAX_POLL_MS = 250;
+const HELD_BACK_POLLS = { firstMs: 20, longestMs: 250 };
 
 /**
  * Yields non-empty pages of the events after `from`, then of new events. Waits while the database is unavailable.
@@ -95,8 +94,8 @@ export async function* followPages(
   let readAt = Number.NEGATIVE_INFINITY;
   for await (const _ of bus.wakes(topics, signal)) {
     const remainingMs = readAt + BATCH_DELAY_MS - performance.now();
-    if (remainingMs > 0) await delay(remainingMs, undefined, { signal }).catch(() => {});
-    let pause = FIRST_POLL_MS;
+    if (remainingMs > 0) await sleep(remainingMs, signal);
+    const backoff = new Backoff(HELD_BACK_POLLS);
     while (!signal.aborted) {
       readAt = performance.now();
       const page = await retryWhileUnavailable(
@@ -107,12 +106,11 @@ export async function* followPages(
       if (page.events.length > 0) {
         yield page.events;
         if (signal.aborted) return;
-        pause = FIRST_POLL_MS;
+        backoff.reset();
       }
       if (page.isFull) continue;
       if (!page.isHeldBack) break;
-      await delay(pause, undefined, { signal }).catch(() => {});
-      pause = Math.min(pause * 2, MAX_POLL_MS);
+      await backoff.pause(signal);
     }
   }
 }

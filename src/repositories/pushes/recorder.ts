@@ -6,8 +6,8 @@
  * servers are detected in `record.ts`.
  */
 
-import { setTimeout as delay } from 'node:timers/promises';
 import type pg from 'pg';
+import { Backoff, sleep } from '../../base/backoff.ts';
 import type { Logger } from '../../base/log.ts';
 import type { PendingOperation } from '../../git/disk/disk.ts';
 import type { Git } from '../../git/git.ts';
@@ -35,8 +35,7 @@ type Queue = {
   attempt: PromiseWithResolvers<void>;
 };
 
-const MIN_BACKOFF_MS = 1_000;
-const MAX_BACKOFF_MS = 60_000;
+const RETRIES = { firstMs: 1_000, longestMs: 60_000 };
 /**
  * Retry interval for an undecided push of a killed server. Another push moved its ref and will be recorded within
  * milliseconds. After `UNDECIDED_MS`, the ref is treated as moved without a push.
@@ -106,7 +105,7 @@ export class PushRecorder {
 
   async #drain(id: string, queue: Queue, stopping: AbortSignal): Promise<void> {
     const { log } = this.#deps;
-    let backoff = MIN_BACKOFF_MS;
+    const backoff = new Backoff(RETRIES);
     while (queue.entries.length > 0) {
       const batch = [...queue.entries];
       const pushes = batch.map((entry) => {
@@ -125,7 +124,7 @@ export class PushRecorder {
         for (const { recorded } of batch) recorded.resolve();
         queue.attempt.resolve();
         queue.attempt = newAttempt();
-        backoff = MIN_BACKOFF_MS;
+        backoff.reset();
         if (undecidedEntries.length === 0) continue;
         if (stopping.aborted) break;
         await this.#pause(queue, UNDECIDED_RETRY_MS, stopping);
@@ -133,14 +132,11 @@ export class PushRecorder {
         for (const { recorded } of queue.entries) recorded.reject(error);
         queue.attempt.reject(error);
         queue.attempt = newAttempt();
-        log.error(
-          { err: error, repository: id, retryMs: backoff },
-          'could not record a push; retrying',
-        );
+        const retryMs = backoff.next();
+        log.error({ err: error, repository: id, retryMs }, 'could not record a push; retrying');
         // The next start reads the remaining pushes from the notes.
         if (stopping.aborted) break;
-        await this.#pause(queue, backoff, stopping);
-        backoff = Math.min(backoff * 2, MAX_BACKOFF_MS);
+        await this.#pause(queue, retryMs, stopping);
       }
     }
     this.#queues.delete(id);
@@ -157,7 +153,7 @@ export class PushRecorder {
     const woken = new AbortController();
     queue.wake = () => woken.abort();
     const signal = AbortSignal.any([stopping, woken.signal]);
-    await delay(ms, undefined, { signal }).catch(() => {});
+    await sleep(ms, signal);
     queue.wake = () => {};
   }
 }

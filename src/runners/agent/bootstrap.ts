@@ -23,6 +23,8 @@ export type BootstrapOptions = Pick<AgentOptions, 'url' | 'attempt'> & {
 const OUTPUT_LENGTH = 400;
 
 /**
+ * The script has its own backoff with full jitter, because it runs before the agent with its modules is loaded.
+ *
  * Some shells serve a here-document of more than 4 KiB from a process of their own, so the script is short. The source URL keeps
  * the program's text out of stack traces.
  * @returns an ES module for `node --input-type=module`. Its syntax is that of Node 14, so that earlier versions are named
@@ -59,7 +61,7 @@ ${leaveOutput === undefined ? '' : capture}async function load() {
       console.error(${JSON.stringify(`${url} does not answer:`)}, String(reason));
       process.exit(${NO_SERVER_EXIT});
     }
-    await new Promise((resolve) => setTimeout(resolve, pause));
+    await new Promise((resolve) => setTimeout(resolve, Math.random() * pause));
   }
 }
 async function run() {

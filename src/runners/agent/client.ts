@@ -1,10 +1,9 @@
 /** The agent's requests to the worker, each repeated until it is answered, and the lease that follows from the answers. */
 import { uptime } from 'node:os';
-import { setTimeout as delay } from 'node:timers/promises';
+import { Backoff } from '../../base/backoff.ts';
 import { NONCE_HEADER } from './protocol.ts';
 
-const FIRST_PAUSE_MS = 100;
-const LONGEST_PAUSE_MS = 5_000;
+const PAUSES = { firstMs: 100, longestMs: 5_000 };
 /** Longer than a `control` request, and than a slow transfer of a part of the log. */
 const REQUEST_TIMEOUT_MS = 60_000;
 
@@ -56,14 +55,16 @@ export class AgentClient {
    * @throws Refused when the worker refuses it for good or the lease is over; the reason of `signal` when it aborts
    */
   async request(path: string, options: RequestOptions = {}): Promise<Response> {
-    for (let pause = FIRST_PAUSE_MS; ; pause = Math.min(2 * pause, LONGEST_PAUSE_MS)) {
+    const backoff = new Backoff(PAUSES);
+    for (;;) {
       const response = await this.requestOnce(path, options).catch((error) => {
         if (error instanceof Refused) throw error;
       });
       if (response) return response;
       options.signal?.throwIfAborted();
       if (this.isLeaseOver) throw leaseIsOver();
-      await delay(pause, undefined, options.signal ? { signal: options.signal } : {});
+      await backoff.pause(options.signal);
+      options.signal?.throwIfAborted();
     }
   }
 

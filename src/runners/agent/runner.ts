@@ -10,7 +10,7 @@ import { existsSync, writeFileSync } from 'node:fs';
 import { mkdir, readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Readable } from 'node:stream';
-import { setTimeout as delay } from 'node:timers/promises';
+import { sleep } from '../../base/backoff.ts';
 import { createLog, type Logger } from '../../base/log.ts';
 import { CpuShares } from '../cpu-share.ts';
 import {
@@ -405,7 +405,7 @@ class ClusterRunner implements AgentRunner {
         const state = this.#engine.state(id);
         if (state.kind === 'ended' || session.isLeaseOver) {
           // The last requests may be on their way.
-          await delay(LAST_REQUESTS_MS, undefined, { signal: giveUp.signal }).catch(() => {});
+          await sleep(LAST_REQUESTS_MS, giveUp.signal);
           giveUp.abort(this.#findOwnFault(state) ?? lost());
         } else await this.#nextChange(id, session, giveUp.signal);
       }

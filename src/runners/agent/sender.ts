@@ -2,7 +2,7 @@
 import { closeSync, openSync, readSync } from 'node:fs';
 import { join } from 'node:path';
 import { Readable } from 'node:stream';
-import { setTimeout as delay } from 'node:timers/promises';
+import { sleep } from '../../base/backoff.ts';
 import { ArtifactsNotKept } from '../runner.ts';
 import type { DiskUse } from '../supervisor/disk.ts';
 import { readJsonFile, watchChanges } from '../supervisor/folder.ts';
@@ -147,7 +147,7 @@ export class Sender {
           .requestOnce('report', { method: 'POST', json: report, signal })
           .catch(() => {});
       }
-      await delay(USAGE_MS, undefined, { signal }).catch(() => {});
+      await sleep(USAGE_MS, signal);
     }
   }
 

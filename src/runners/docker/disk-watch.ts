@@ -2,8 +2,8 @@
  * Watches the disk use of a container. Folders that are mounted from this machine are measured as for a process. For the
  * image's own folders, and for all folders of a remote container, the engine reports the size.
  */
-import { setTimeout as delay } from 'node:timers/promises';
 import type Docker from 'dockerode';
+import { sleep } from '../../base/backoff.ts';
 import { type DiskLimits, formatGigabytes, measureDiskUse, watchDisk } from '../supervisor/disk.ts';
 import { listJobFolders } from './attempt-dir.ts';
 import { listContainerProcesses } from './container-processes.ts';
@@ -66,7 +66,7 @@ async function watchRemoteDisk(
   signal: AbortSignal,
 ): Promise<string | null> {
   for (let pause = REMOTE_INTERVAL_MS / 4; !signal.aborted; ) {
-    await delay(pause, undefined, { signal }).catch(() => {});
+    await sleep(pause, signal);
     if (signal.aborted) break;
     const startedAt = Date.now();
     try {

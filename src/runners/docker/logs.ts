@@ -4,7 +4,7 @@
  * holds a position for each stream. A resumed request starts one minute earlier, and frames before the position are skipped.
  */
 import { PassThrough, type Readable } from 'node:stream';
-import { setTimeout as delay } from 'node:timers/promises';
+import { jitter, sleep } from '../../base/backoff.ts';
 import {
   type AttemptSpec,
   type LogBatch,
@@ -27,7 +27,7 @@ import { readChunks } from './streams.ts';
 const OVERLAP_S = 60;
 /** Buffer for lines that arrive while earlier lines are stored: each batch is a transaction. */
 const READ_AHEAD_BYTES = 256 * 1024;
-/** Pause before the next request to an engine that does not answer. */
+/** Longest pause before the next request to an engine that does not answer. */
 const RETRY_MS = 500;
 /** Interval of checks whether the container has ended, after the log has reached its size limit. */
 const FULL_POLL_MS = 1_000;
@@ -68,7 +68,7 @@ export async function* followLog(
       const isOver = await source.hasEnded();
       if (progress.full) {
         if (isOver) return;
-        await delay(FULL_POLL_MS, undefined, { signal }).catch(() => {});
+        await sleep(FULL_POLL_MS, signal);
         continue;
       }
       const input = await openLog(source, progress.positions, signal);
@@ -90,7 +90,7 @@ export async function* followLog(
       if (signal.aborted) return;
       // The engine may have become unavailable within a line, so the next read starts after the last complete line.
       if (!(error instanceof RunnerUnavailable)) throw error;
-      await delay(RETRY_MS, undefined, { signal }).catch(() => {});
+      await sleep(jitter(RETRY_MS), signal);
     }
   }
 }

@@ -4,7 +4,7 @@
  * A pull is retried with exponential backoff if the registry is unavailable or drops the connection; the engine keeps the
  * layers that it already has. A pull is not retried if the image does not exist or is not accessible.
  */
-import { setTimeout as delay } from 'node:timers/promises';
+import { Backoff, sleep } from '../../base/backoff.ts';
 import { formatImageReference, type ImageReference } from '../../base/image-reference.ts';
 import { RunnerUnavailable, Unstartable } from '../runner.ts';
 import type { RegistryAuth } from './credentials.ts';
@@ -18,15 +18,15 @@ export type PullPolicy = {
   silenceMs: number;
   /** Limit for all tries together. */
   totalMs: number;
-  /** Pause before the second try; doubled for each further try. */
+  /** Upper limit of the random pause before the second try; doubled for each further try. */
   pauseMs: number;
   tries: number;
 };
-/** The pauses between six tries add up to 31 s. `totalMs` limits slow downloads. */
+/** The pauses between six tries add up to 31 s on average. `totalMs` limits slow downloads. */
 export const DEFAULT_PULL_POLICY: PullPolicy = {
   silenceMs: 120_000,
   totalMs: 2 * 60 * 60_000,
-  pauseMs: 1_000,
+  pauseMs: 2_000,
   tries: 6,
 };
 
@@ -51,6 +51,7 @@ export async function pullImage(
   { auth, onProgress, onFailure, signal, policy }: PullOptions,
 ): Promise<void> {
   const deadline = Date.now() + policy.totalMs;
+  const backoff = new Backoff({ firstMs: policy.pauseMs, longestMs: policy.totalMs });
   const progress = new PullProgress();
   for (let tryNumber = 1; ; tryNumber++) {
     const failure = await tryPull(engine, image, {
@@ -63,13 +64,14 @@ export async function pullImage(
     if (!failure) return;
     onFailure(failure.message);
     if (failure.isDiskFull) throw Object.assign(new Error(failure.message), { code: 'ENOSPC' });
-    const pause = policy.pauseMs * 2 ** (tryNumber - 1);
+    const pause = backoff.next();
     const isLastTry = tryNumber >= policy.tries || Date.now() + pause > deadline;
     if (failure.isFinal || isLastTry)
       throw new Unstartable(
         `The image "${formatImageReference(image)}" cannot be pulled: ${failure.userReason}`,
       );
-    await delay(pause, undefined, { signal });
+    await sleep(pause, signal);
+    signal.throwIfAborted();
   }
 }
 

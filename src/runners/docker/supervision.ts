@@ -6,7 +6,7 @@
  * restarted server continues the supervision. The engine reports the end at once. The engine is polled every few seconds as
  * well, because the request that waits for the end never settles when the engine dies.
  */
-import { setTimeout as delay } from 'node:timers/promises';
+import { jitter, sleep } from '../../base/backoff.ts';
 import { type Outcome, RunnerUnavailable } from '../runner.ts';
 import {
   type AttemptRecord,
@@ -33,7 +33,7 @@ import { type BarrierOpening, markStopRequested, readBarrierOpening } from './st
 const POLL_MS = 5_000;
 /** Interval after SIGKILL, which is repeated: a process in the middle of a slow write dies late. */
 const KILLED_POLL_MS = 500;
-/** Pause before the next request to an engine that does not answer. */
+/** Longest pause before the next request to an engine that does not answer. */
 const RETRY_MS = 500;
 /** An engine that is upgraded answers again within this time. */
 export const ENGINE_TIMEOUT_MS = 60_000;
@@ -89,7 +89,7 @@ export async function superviseContainer(
       const isTimeoutOver = Date.now() - unavailableSince > engineTimeoutMs;
       if (isTimeoutOver && (await canBeGivenUp(supervised, record)))
         return { kind: 'lost', unreachable: true };
-      await delay(RETRY_MS, undefined, { signal });
+      await sleep(jitter(RETRY_MS), signal);
     }
   }
 }
@@ -248,12 +248,8 @@ async function waitForChange(
     .getContainer(container)
     .wait({ condition: 'not-running', abortSignal } as object)
     // The caller repeats the request; without a pause it would repeat it without end while the engine is unavailable.
-    .catch(() => delay(RETRY_MS, undefined, { signal: abortSignal }).catch(() => {}));
-  await Promise.race([
-    ended,
-    waitForRequest(abortSignal),
-    delay(ms, undefined, { signal: abortSignal }),
-  ])
+    .catch(() => sleep(jitter(RETRY_MS), abortSignal));
+  await Promise.race([ended, waitForRequest(abortSignal), sleep(ms, abortSignal)])
     .catch(() => {})
     .finally(() => over.abort());
 }

@@ -1,5 +1,4 @@
 /** The connection to a cluster's API server, and what its errors mean. */
-import { setTimeout as delay } from 'node:timers/promises';
 import {
   ApiException,
   AuthorizationV1Api,
@@ -9,6 +8,7 @@ import {
   type RequestContext,
   Watch,
 } from '@kubernetes/client-node';
+import { Backoff } from '../../base/backoff.ts';
 import { ConfigError } from '../../base/config/config.ts';
 import type { KubernetesConfig } from '../../base/config/kubernetes.ts';
 import { RunnerUnavailable } from '../runner.ts';
@@ -44,7 +44,7 @@ const REQUEST_TIMEOUT_MS = 30_000;
 const TRANSIENT = [401, 408, 425, 429];
 /** Tries of a request that another writer has overtaken, for example in the counters of a quota. */
 const CONFLICT_TRIES = 5;
-const CONFLICT_PAUSE_MS = 50;
+const CONFLICT_PAUSES = { firstMs: 100, longestMs: 800 };
 /** The context that the client makes up when it finds no configuration. */
 const NO_CONFIG = 'loaded-context';
 /** How long connections are used: then credentials that a plugin or a file has renewed are read again. */
@@ -126,6 +126,7 @@ export function connectToCluster({
 }
 
 async function send<T>(request: () => Promise<T>): Promise<T> {
+  const backoff = new Backoff(CONFLICT_PAUSES);
   for (let tries = 1; ; tries++) {
     try {
       return await request();
@@ -133,7 +134,7 @@ async function send<T>(request: () => Promise<T>): Promise<T> {
       const translated = translateError(error);
       const isOvertaken = translated instanceof ApiError && translated.reason === 'Conflict';
       if (!isOvertaken || tries === CONFLICT_TRIES) throw translated;
-      await delay(tries * CONFLICT_PAUSE_MS * (1 + Math.random()));
+      await backoff.pause();
     }
   }
 }

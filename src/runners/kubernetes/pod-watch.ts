@@ -5,16 +5,15 @@
  * The informer of the client is not used: it keeps whole pods, and an error of the credentials between two watches would be an
  * unhandled rejection.
  */
-import { setTimeout as delay } from 'node:timers/promises';
 import type { V1Pod } from '@kubernetes/client-node';
+import { Backoff } from '../../base/backoff.ts';
 import { RunnerUnavailable } from '../runner.ts';
 import { ApiError, type KubernetesApi, translateError } from './api.ts';
 import { LABEL_WORKER } from './pod.ts';
 import type { PodView } from './pod-state.ts';
 
 const PAGE_SIZE = 100;
-const FIRST_PAUSE_MS = 250;
-const LONGEST_PAUSE_MS = 5_000;
+const PAUSES = { firstMs: 250, longestMs: 5_000 };
 
 /** Two pods of an attempt have the same name, one after the other. */
 export type PodIdentity = { name: string; uid: string };
@@ -54,13 +53,13 @@ export class PodWatch {
   async #run(): Promise<void> {
     const { signal } = this.#closing;
     let version = '';
-    let pause = FIRST_PAUSE_MS;
+    const backoff = new Backoff(PAUSES);
     while (!signal.aborted) {
       const begunAt = performance.now();
       try {
         if (version === '') version = await this.#list();
         version = await this.#watch(version, () => {
-          pause = FIRST_PAUSE_MS;
+          backoff.reset();
           this.#options.events.onConnected();
         });
       } catch (error) {
@@ -70,9 +69,8 @@ export class PodWatch {
         if (translated instanceof ApiError && translated.status === 410) version = '';
         else this.#options.events.onError(translated);
       }
-      if (signal.aborted || performance.now() - begunAt > LONGEST_PAUSE_MS) continue;
-      await delay(pause, undefined, { signal }).catch(() => {});
-      pause = Math.min(2 * pause, LONGEST_PAUSE_MS);
+      if (signal.aborted || performance.now() - begunAt > PAUSES.longestMs) continue;
+      await backoff.pause(signal);
     }
   }
 

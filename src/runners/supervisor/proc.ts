@@ -1,7 +1,7 @@
 /** Finds processes in /proc and signals them. On other systems than Linux no process is found. */
 import { createHash } from 'node:crypto';
 import { closeSync, existsSync, readdirSync, readFileSync } from 'node:fs';
-import { setTimeout as delay } from 'node:timers/promises';
+import { sleep } from '../../base/backoff.ts';
 import { formatGigabytes, type StopReason } from './disk.ts';
 
 /** The environment variable that marks processes of an attempt, by which they are found after their parents have ended. */
@@ -190,7 +190,7 @@ export async function watchMemory(
   signal: AbortSignal,
 ): Promise<StopReason | null> {
   for (;;) {
-    await delay(MEMORY_POLL_MS, undefined, { signal }).catch(() => {});
+    await sleep(MEMORY_POLL_MS, signal);
     if (signal.aborted) return null;
     const all = pids();
     // Resident memory is fast to read, but counts shared pages once per process.

@@ -7,12 +7,11 @@ import { randomUUID } from 'node:crypto';
 import { existsSync, renameSync } from 'node:fs';
 import { mkdir, readdir, readFile } from 'node:fs/promises';
 import { basename, join } from 'node:path';
+import { Backoff, sleep } from '../../base/backoff.ts';
 import { run } from '../../platform/processes/starter.ts';
 import { unescapeMountPath } from './folder.ts';
 
-/** The pause before the first retry. It doubles up to the maximum. */
-const FIRST_PAUSE_MS = 1_000;
-const MAX_PAUSE_MS = 10 * 60_000;
+const PAUSES = { firstMs: 1_000, longestMs: 10 * 60_000 };
 /** One `rm` removes all folders of this interval. It takes 5 ms of a core; removal in this thread takes 4 ms for each job. */
 const BATCH_MS = 500;
 
@@ -47,13 +46,14 @@ export async function openRemoval(
   /** Retries until the removal succeeds. Only the first failure is reported. */
   async function removeWithRetries(folder: string): Promise<void> {
     let reported = false;
-    for (let pause = FIRST_PAUSE_MS; !signal.aborted; pause = Math.min(2 * pause, MAX_PAUSE_MS)) {
+    const backoff = new Backoff(PAUSES);
+    while (!signal.aborted) {
       try {
         return await oneAtATime(() => removeTree(folder, signal));
       } catch (error) {
         if (!signal.aborted && !reported) report(error, `${folder} is not removed yet`);
         reported = true;
-        await sleep(pause, signal);
+        await sleep(backoff.next(), signal, { ref: false });
       }
     }
   }
@@ -62,7 +62,7 @@ export async function openRemoval(
   let waiting: string[] = [];
   function queueRemoval(name: string): void {
     waiting.push(join(trash, name));
-    if (waiting.length === 1) track(sleep(BATCH_MS, signal).then(removeBatch));
+    if (waiting.length === 1) track(sleep(BATCH_MS, signal, { ref: false }).then(removeBatch));
   }
 
   async function removeBatch(): Promise<void> {
@@ -98,20 +98,6 @@ export async function openRemoval(
       await Promise.all(tasks);
     },
   };
-}
-
-/** Does not keep the process alive: the next start removes the remaining folders. */
-function sleep(ms: number, signal: AbortSignal): Promise<void> {
-  const { promise, resolve } = Promise.withResolvers<void>();
-  const timer = setTimeout(resolve, ms);
-  timer.unref();
-  const end = () => resolve();
-  signal.addEventListener('abort', end, { once: true });
-  if (signal.aborted) resolve();
-  return promise.finally(() => {
-    clearTimeout(timer);
-    signal.removeEventListener('abort', end);
-  });
 }
 
 /**
