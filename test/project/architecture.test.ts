@@ -177,6 +177,15 @@ test('git is started in one place', () => {
   );
 });
 
+test('only the backoff doubles pauses', () => {
+  // Those run as programs of their own on nodes and beside containers.
+  const programs = ['src/runners/agent/bootstrap.ts', 'src/runners/docker/recorder.ts'];
+  const doubling =
+    /Math\.min\((?:2 \* (?:\w*pause|\w*delay|ms)\b|\w*(?:pause|delay|backoff) \* 2)/i;
+  const found = sources.filter(({ text }) => doubling.test(text)).map(({ path }) => path);
+  expect(found.sort()).toEqual(programs);
+});
+
 test('names explain: no utils, helpers, common, types', () => {
   const vague = sources.filter(({ path }) =>
     /\/(utils?|helpers?|common|misc|types)(\.|\/)/.test(path),
