@@ -23,11 +23,9 @@ const INTERVAL_MS = 5_000;
 const GIB = 2 ** 30;
 
 type SampledAttempt = {
-  attemptId: string;
-  jobId: string;
-  gpuCount: number;
-  /** Null: the attempt may be idle. */
-  idleTimeoutMinutes: number | null;
+  id: string;
+  /** `idleTimeoutMinutes`: null if the GPUs of the job may be idle. */
+  job: { id: string; gpu: string; gpuCount: number; idleTimeoutMinutes: number | null };
 };
 
 /**
@@ -36,10 +34,11 @@ type SampledAttempt = {
  */
 export async function sampleUsageUntilAborted(
   { db, pool, runner, log }: { db: Db; pool: pg.Pool; log: Logger; runner: Runner },
-  { jobId, attemptId, gpuCount, idleTimeoutMinutes }: SampledAttempt,
+  { id: attemptId, job: { id: jobId, gpu, gpuCount, ...job } }: SampledAttempt,
   handle: Handle,
   signal: AbortSignal,
 ): Promise<void> {
+  const idleTimeoutMinutes = gpu === 'none' ? null : job.idleTimeoutMinutes;
   let stored: StoredUsage | null | undefined;
   let peaks: UsagePeaks | undefined;
   let idle: IdleTime | undefined;

@@ -5,10 +5,7 @@
  * stored handle, asks the runner for the state of the process, and continues from there.
  */
 
-import { ServerUnavailable } from '../../cluster/cluster.ts';
-import { DISK_FULL_MESSAGE, isDiskFull } from '../../platform/database/outage.ts';
-import { StorageUnavailable } from '../../platform/storage/storage.ts';
-import { inSpan, inTrace, type Span } from '../../platform/tracing/spans.ts';
+import { inSpan, inTrace } from '../../platform/tracing/spans.ts';
 import {
   AttemptLost,
   type Handle,
@@ -30,7 +27,7 @@ import {
   type CollectedArtifacts,
   collectArtifacts,
   finishAttempt,
-  killAndFail,
+  killProcess,
   recordExitCode,
 } from './finish.ts';
 import { maskIdTokens, refreshIdTokens } from './id-tokens.ts';
@@ -51,76 +48,252 @@ type AttemptIds = Pick<ClaimedAttempt, 'attemptId' | 'jobId'>;
  */
 export async function superviseAttempt(
   deps: Deps,
-  { attemptId, jobId }: AttemptIds,
+  ids: AttemptIds,
   stopping: AbortSignal,
 ): Promise<boolean> {
-  // Started before the attempt is read, so that no later change is missed.
-  await using watch = watchHold(deps, { attemptId, jobId }, stopping);
-  const attempt = await readAttempt(deps, attemptId);
-  if (!attempt) return true;
-  const { job, number } = attempt;
-  const isCancelled = job.status === 'cancelled';
-  watch.update(job.attemptId === attemptId ? 'held' : isCancelled ? 'cancelled' : 'lost');
-  const attributes = {
-    'loam.job.id': job.id,
-    'loam.attempt.id': attemptId,
-    'loam.attempt.number': number,
-    'loam.job.gpu': job.gpu,
-    'loam.job.region': job.region,
-  };
-  return await inTrace('job attempt', attributes, (span) =>
-    runAttempt(deps, attempt, watch, stopping, span),
-  );
+  await using supervised = new SupervisedAttempt(deps, ids, stopping);
+  return await supervised.run();
 }
 
-async function runAttempt(
-  deps: Deps,
-  attempt: Attempt,
-  watch: HoldWatch,
-  stopping: AbortSignal,
-  span: Span,
-): Promise<boolean> {
-  // A job that was reported as cancelled before its start must never start. Its machine may never answer, so it is not asked.
-  if (!attempt.startedAt && watch.ended.aborted && !stopping.aborted) {
-    await finishAttempt(deps, attempt, { kind: 'lost' });
-    return true;
+/** A started attempt. `isRecorded`: this process has recorded the start. */
+type BegunAttempt = { handle: Handle; isRecorded: boolean };
+
+const LOST: Outcome = { kind: 'lost' };
+
+/**
+ * One attempt in its four phases: prepare, start, follow, finish. Three signals end a phase early: the server stops, the job
+ * has ended, or the attempt is over.
+ */
+class SupervisedAttempt implements AsyncDisposable {
+  readonly #deps: Deps;
+  readonly #ids: AttemptIds;
+  readonly #stopping: AbortSignal;
+  readonly #jobEnd = new AbortController();
+  readonly #end = new AbortController();
+  /** Aborts when the attempt no longer holds its job: it was cancelled or deleted, or the attempt was taken for lost. */
+  readonly #jobEnded: AbortSignal;
+  /** Aborts when nothing of the attempt is needed any more, because the job was deleted together with its artifacts. */
+  readonly #over: AbortSignal;
+  readonly #watching: Promise<void>;
+  /** The process to signal, once there is one. */
+  #handle: Handle | undefined;
+  #signalToSend: 'TERM' | 'KILL' | undefined;
+  #sentSignal: 'TERM' | 'KILL' | undefined;
+
+  /** @param stopping aborts when the server stops; the other signals abort with it */
+  constructor(deps: Deps, ids: AttemptIds, stopping: AbortSignal) {
+    this.#deps = deps;
+    this.#ids = ids;
+    this.#stopping = stopping;
+    this.#jobEnded = AbortSignal.any([this.#jobEnd.signal, stopping]);
+    this.#over = AbortSignal.any([this.#end.signal, stopping]);
+    // Before the attempt is read, so that no later change is missed.
+    this.#watching = this.#watchJob();
   }
-  const values = await readAttemptValues(deps, attempt);
-  if ('problem' in values) {
-    // Without the secrets the log cannot be masked, so no line may be stored.
-    await killAndFail(deps, attempt, values.problem);
-    return true;
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#end.abort();
+    await this.#watching;
   }
-  await using refreshing = new AsyncDisposableStack();
-  const begun = await beginAttempt(deps, attempt, values, watch, (handle) =>
-    refreshing.use(refreshIdTokens(deps, attempt, handle, stopping)),
-  );
-  if (stopping.aborted) return false;
-  if ('outcome' in begun) {
-    span.setAttributes(spanAttributes(begun.outcome));
-    await finishAttempt(deps, attempt, begun.outcome);
-    return true;
+
+  /** @returns whether the end is recorded; false when the server stops first */
+  async run(): Promise<boolean> {
+    const { attemptId } = this.#ids;
+    const attempt = await readAttempt(this.#deps, attemptId);
+    if (!attempt) return true;
+    const { job, number } = attempt;
+    const isCancelled = job.status === 'cancelled';
+    this.#update(job.attemptId === attemptId ? 'held' : isCancelled ? 'cancelled' : 'lost');
+    const attributes = {
+      'loam.job.id': job.id,
+      'loam.attempt.id': attemptId,
+      'loam.attempt.number': number,
+      'loam.job.gpu': job.gpu,
+      'loam.job.region': job.region,
+    };
+    return await inTrace('job attempt', attributes, async (span) => {
+      const outcome = await this.#runProcess(attempt);
+      if (!outcome || this.#stopping.aborted) return false;
+      const collected = await this.#collect(attempt, outcome);
+      if (this.#stopping.aborted) return false;
+      const final = collected.areLost ? LOST : outcome;
+      span.setAttributes(spanAttributes(final));
+      await inSpan('finish', {}, () => finishAttempt(this.#deps, attempt, final, collected));
+      return true;
+    });
   }
-  const { handle } = begun;
-  const outcome = await inSpan('run', {}, () =>
-    superviseRun(deps, attempt, begun, values.secrets, watch, stopping),
-  );
-  await refreshing.disposeAsync();
-  if (!outcome || stopping.aborted) return false;
-  if (attempt.job.outputPath !== null) {
-    await markExited(deps, attempt, outcome);
+
+  /** @returns null when the server stops first */
+  async #runProcess(attempt: Attempt): Promise<Outcome | null> {
+    // A job that was reported as cancelled before its start must never start. Its machine may never answer, so it is not asked.
+    if (!attempt.startedAt && this.#jobEnd.signal.aborted) return LOST;
+    const values = await readAttemptValues(this.#deps, attempt);
+    if ('problem' in values) {
+      // Without the secrets the log cannot be masked, so no line may be stored.
+      await killProcess(this.#deps, attempt);
+      return { kind: 'unstartable', reason: values.problem };
+    }
+    await using progress = createProgressReporter(this.#deps, attempt);
+    const prepared = await this.#prepare(attempt, values, progress);
+    if ('outcome' in prepared) return prepared.outcome;
+    // From here on, because the start may take hours in a cluster.
+    await using _ = refreshIdTokens(this.#deps, attempt, prepared.handle, this.#over);
+    const begun = await inSpan('start', {}, () => this.#start(attempt, prepared.handle, progress));
+    if ('outcome' in begun) return begun.outcome;
+    return await inSpan('run', {}, () => this.#follow(attempt, begun, values.secrets));
+  }
+
+  /** Prepares the attempt, unless it has started or is prepared already. */
+  async #prepare(
+    attempt: Attempt,
+    values: JobValues,
+    progress: ProgressReporter,
+  ): Promise<{ handle: Handle } | { outcome: Outcome }> {
+    const { runner } = this.#deps;
+    const handle = attempt.handle as Handle | null;
+    if (handle && (attempt.startedAt || (await runner.attach(handle)) !== 'unprepared'))
+      return { handle };
+    return inSpan('prepare', {}, () =>
+      prepare(this.#deps, attempt, values, progress, this.#jobEnded),
+    );
+  }
+
+  /**
+   * Starts the process unless it runs already. In a cluster it may wait for hours, until the attempt no longer holds its job or
+   * the server stops.
+   */
+  async #start(
+    attempt: Attempt,
+    prepared: Handle,
+    { report }: ProgressReporter,
+  ): Promise<BegunAttempt | { outcome: Outcome }> {
+    const { runner } = this.#deps;
+    const state = await runner.attach(prepared);
+    if (state === 'gone') return { outcome: LOST };
+    // The prepared attempt disappeared after the last check; or, if it is recorded as started, a power failure undid the
+    // runner's own record of the start.
+    if (state === 'unprepared') {
+      if (attempt.startedAt) return { outcome: LOST };
+      throw new RunnerUnavailable('the prepared attempt does not exist any more');
+    }
+    const begun = { handle: prepared, isRecorded: false };
+    if (state !== 'prepared') return begun;
+    const signal = this.#jobEnded;
+    if (signal.aborted) return { outcome: LOST };
+    // A job that was reported as cancelled before its start must never start, so the runner asks immediately before the start.
+    const mayBegin = async (handle = prepared) => {
+      begun.handle = handle;
+      begun.isRecorded = await markRunning(this.#deps, attempt, handle);
+      return begun.isRecorded;
+    };
+    try {
+      const hasStarted = await runner.start(prepared, mayBegin, { report, signal });
+      return hasStarted ? begun : { outcome: LOST };
+    } catch (error) {
+      if (error instanceof AttemptLost) return { outcome: { kind: 'lost', reason: error.message } };
+      if (!(error instanceof Unstartable)) throw error;
+      return { outcome: { kind: 'unstartable', reason: error.message } };
+    }
+  }
+
+  /** Follows a started process until its log has ended. @returns null when the server stops first */
+  async #follow(
+    attempt: Attempt,
+    { handle, isRecorded }: BegunAttempt,
+    secrets: Secrets,
+  ): Promise<Outcome | null> {
+    const { runner } = this.#deps;
+    const following = new AbortController();
+    const signal = AbortSignal.any([this.#over, following.signal]);
+    const stopOnFailure = <T>(work: Promise<T>) =>
+      work.catch((error) => {
+        following.abort();
+        throw error;
+      });
+    const sampling = sampleUsageUntilAborted(this.#deps, attempt, handle, signal);
+    // No log line is stored, and no signal is sent, before the job is recorded as running.
+    const running = stopOnFailure(
+      (isRecorded ? Promise.resolve() : markRunning(this.#deps, attempt, handle)).then(() =>
+        this.#setProcess(handle),
+      ),
+    );
+    const copying = stopOnFailure(
+      copyLog(this.#deps, attempt, { handle, secrets, running }, signal),
+    );
+    const waiting = runner.wait(handle, signal).then(async (outcome) => {
+      // The log of a machine that does not answer may not end.
+      if (outcome.kind === 'lost' && outcome.unreachable) following.abort();
+      // Not together with the end, because the last lines of the log may have to wait for disk space.
+      if (this.#jobEnd.signal.aborted) await recordExitCode(this.#deps, attempt, outcome);
+      return outcome;
+    });
+    // Waits until all have settled, so that no work for this attempt continues after the return.
+    const settled = await Promise.allSettled([running, copying, waiting]);
+    following.abort();
+    await sampling;
+    if (this.#stopping.aborted) return null;
+    // The process is killed when the attempt is removed.
+    if (this.#over.aborted) return LOST;
+    for (const result of settled) if (result.status === 'rejected') throw result.reason;
+    return await waiting;
+  }
+
+  /** Stores the artifacts, which may take hours, unless the job is deleted together with them, or the server stops. */
+  async #collect(attempt: Attempt, outcome: Outcome): Promise<CollectedArtifacts> {
+    if (attempt.job.outputPath === null || outcome.kind !== 'exited' || !this.#handle) return {};
+    const handle = this.#handle;
+    const signal = this.#over;
+    await markExited(this.#deps, attempt, outcome);
     // The output stays in the attempt's folder until there is room to store it.
-    await deps.space.untilFree(AbortSignal.any([watch.discarded, stopping]));
+    await this.#deps.space.untilFree(signal);
+    if (signal.aborted) return {};
+    try {
+      return await inSpan('collect', {}, () =>
+        collectArtifacts(this.#deps, attempt, handle, outcome, signal),
+      );
+    } catch (error) {
+      if (signal.aborted) return {};
+      throw error;
+    }
   }
-  if (stopping.aborted) return false;
-  const collected = await inSpan('collect', {}, () =>
-    collectUnlessDiscarded(deps, attempt, handle, outcome, watch, stopping),
-  );
-  if (stopping.aborted) return false;
-  const final: Outcome = collected.areLost ? { kind: 'lost' } : outcome;
-  span.setAttributes(spanAttributes(final));
-  await inSpan('finish', {}, () => finishAttempt(deps, attempt, final, collected));
-  return true;
+
+  /**
+   * Watches whether the attempt still holds its job. When the job is cancelled, or deleted with its artifacts kept, its process
+   * gets SIGTERM; when the attempt was taken for lost or the job was discarded, SIGKILL. A check is retried if it fails because
+   * the database is unavailable or the signal could not be sent.
+   */
+  async #watchJob(): Promise<void> {
+    const { bus, log } = this.#deps;
+    const { jobId } = this.#ids;
+    const signal = this.#over;
+    const check = async () => {
+      this.#update(await readHold(this.#deps, this.#ids));
+      await this.#signalProcess();
+    };
+    // The first wake needs no check: `run` reads the attempt.
+    for await (const reason of bus.wakes(statusTopic(jobId), signal))
+      if (reason !== 'start') await retry(`Watching job ${jobId}`, check, { bus, log, signal });
+  }
+
+  #update(hold: Hold): void {
+    if (hold === 'held') return;
+    // A job that was cancelled and then deleted keeps the rest of its grace period to write its artifacts.
+    this.#signalToSend = hold === 'cancelled' || hold === 'deleted' ? 'TERM' : 'KILL';
+    this.#jobEnd.abort();
+    if (hold === 'discarded') this.#end.abort();
+  }
+
+  #setProcess(handle: Handle): void {
+    this.#handle = handle;
+    if (this.#signalToSend) this.#deps.bus.notify(statusTopic(this.#ids.jobId));
+  }
+
+  async #signalProcess(): Promise<void> {
+    const signal = this.#signalToSend;
+    if (!this.#handle || !signal || this.#sentSignal === signal) return;
+    await this.#deps.runner.signal(this.#handle, signal);
+    this.#sentSignal = signal;
+  }
 }
 
 function spanAttributes(outcome: Outcome) {
@@ -130,175 +303,6 @@ function spanAttributes(outcome: Outcome) {
     'loam.attempt.outcome': timedOut ? 'timed_out' : 'exited',
     'process.exit.code': exitCode,
   };
-}
-
-/** Storing artifacts may take hours, so it stops when the job is deleted with its artifacts, or the server stops. */
-async function collectUnlessDiscarded(
-  deps: Deps,
-  attempt: Attempt,
-  handle: Handle,
-  outcome: Outcome,
-  watch: HoldWatch,
-  stopping: AbortSignal,
-): Promise<CollectedArtifacts> {
-  const signal = AbortSignal.any([watch.discarded, stopping]);
-  if (signal.aborted) return {};
-  try {
-    return await collectArtifacts(deps, attempt, handle, outcome, signal);
-  } catch (error) {
-    if (signal.aborted) return {};
-    throw error;
-  }
-}
-
-/** Ends an attempt that failed too often: kills its process and fails its job. */
-export async function failAttempt(deps: Deps, attemptId: string, error: unknown): Promise<void> {
-  const attempt = await readAttempt(deps, attemptId);
-  const reason = isDiskFull(error)
-    ? DISK_FULL_MESSAGE
-    : error instanceof StorageUnavailable
-      ? 'The storage for artifacts could not be reached'
-      : error instanceof ServerUnavailable
-        ? 'The repository could not be cloned: no server that has it could be reached'
-        : 'The server repeatedly failed to supervise this attempt; see the log of the server';
-  if (attempt) await killAndFail(deps, attempt, reason);
-}
-
-/** @returns the stored handle; null if the attempt has not started and is not prepared, so that it must be prepared */
-async function findPreparedHandle({ runner }: Deps, attempt: Attempt): Promise<Handle | null> {
-  const handle = attempt.handle as Handle | null;
-  if (!handle || attempt.startedAt) return handle;
-  return (await runner.attach(handle)) === 'unprepared' ? null : handle;
-}
-
-/** A started attempt. `isRecorded`: this process has recorded the start. */
-type BegunAttempt = { handle: Handle; isRecorded: boolean };
-
-/**
- * Prepares the attempt and starts it, unless that has been done.
- * @param onPrepared called before the start, which may take hours in a cluster
- * @returns its outcome if it cannot start
- */
-async function beginAttempt(
-  deps: Deps,
-  attempt: Attempt,
-  values: JobValues,
-  watch: HoldWatch,
-  onPrepared: (handle: Handle) => void,
-): Promise<BegunAttempt | { outcome: Outcome }> {
-  await using progress = createProgressReporter(deps, attempt);
-  const existing = await findPreparedHandle(deps, attempt);
-  const prepared = existing
-    ? { handle: existing }
-    : await inSpan('prepare', {}, () => prepare(deps, attempt, values, progress, watch.ended));
-  if ('outcome' in prepared) return prepared;
-  const { handle } = prepared;
-  onPrepared(handle);
-  return inSpan('start', {}, () => startProcess(deps, attempt, handle, watch, progress));
-}
-
-/**
- * Starts the process unless it runs already. In a cluster it may wait for hours, until the attempt no longer holds its job or
- * the server stops.
- */
-async function startProcess(
-  deps: Deps,
-  attempt: Attempt,
-  prepared: Handle,
-  watch: HoldWatch,
-  { report }: ProgressReporter,
-): Promise<BegunAttempt | { outcome: Outcome }> {
-  const { runner } = deps;
-  const state = await runner.attach(prepared);
-  if (state === 'gone') return { outcome: { kind: 'lost' } };
-  // The prepared attempt disappeared after the last check; or, if it is recorded as started, a power failure undid the
-  // runner's own record of the start.
-  if (state === 'unprepared') {
-    if (attempt.startedAt) return { outcome: { kind: 'lost' } };
-    throw new RunnerUnavailable('the prepared attempt does not exist any more');
-  }
-  const begun = { handle: prepared, isRecorded: false };
-  if (state !== 'prepared') return begun;
-  if (watch.ended.aborted) return { outcome: { kind: 'lost' } };
-  // A job that was reported as cancelled before its start must never start, so the runner asks immediately before the start.
-  const mayBegin = async (handle = prepared) => {
-    begun.handle = handle;
-    begun.isRecorded = await markRunning(deps, attempt, handle);
-    return begun.isRecorded;
-  };
-  try {
-    const hasStarted = await runner.start(prepared, mayBegin, { report, signal: watch.ended });
-    return hasStarted ? begun : { outcome: { kind: 'lost' } };
-  } catch (error) {
-    if (error instanceof AttemptLost) return { outcome: { kind: 'lost', reason: error.message } };
-    if (!(error instanceof Unstartable)) throw error;
-    return { outcome: { kind: 'unstartable', reason: error.message } };
-  }
-}
-
-/** Supervises a started process until its log has ended. @returns null when the server stops first */
-async function superviseRun(
-  deps: Deps,
-  attempt: Attempt,
-  { handle, isRecorded }: BegunAttempt,
-  secrets: Secrets,
-  watch: HoldWatch,
-  stopping: AbortSignal,
-): Promise<Outcome | null> {
-  const { runner } = deps;
-  const finished = new AbortController();
-  const { gpu, gpuCount, idleTimeoutMinutes } = attempt.job;
-  const sampling = sampleUsageUntilAborted(
-    deps,
-    {
-      jobId: attempt.job.id,
-      attemptId: attempt.id,
-      gpuCount,
-      idleTimeoutMinutes: gpu === 'none' ? null : idleTimeoutMinutes,
-    },
-    handle,
-    AbortSignal.any([finished.signal, stopping]),
-  );
-  const failed = new AbortController();
-  const signal = AbortSignal.any([stopping, failed.signal]);
-  const stopOnFailure = <T>(work: Promise<T>) =>
-    work.catch((error) => {
-      failed.abort();
-      throw error;
-    });
-  // No log line is stored before the job is recorded as running.
-  const recording = isRecorded ? Promise.resolve(true) : markRunning(deps, attempt, handle);
-  const running = stopOnFailure(
-    recording.then(() => {
-      // Only a started process can be signalled.
-      watch.setHandle(handle);
-    }),
-  );
-  const unreachable = new AbortController();
-  const waiting = runner.wait(handle, signal).then((outcome) => {
-    if (outcome.kind === 'lost' && outcome.unreachable) unreachable.abort();
-    return outcome;
-  });
-  // Recorded separately, because the last lines of the log may have to wait for disk space.
-  const recordingExit = waiting.then((outcome) => {
-    if (watch.ended.aborted && !stopping.aborted) return recordExitCode(deps, attempt, outcome);
-  });
-  const reading = AbortSignal.any([signal, unreachable.signal]);
-  // Waits until all have settled, so that no work for this attempt continues after the return.
-  const [started, ended, copied, recorded] = await Promise.allSettled([
-    running,
-    waiting,
-    stopOnFailure(copyLog(deps, attempt, { handle, secrets, running }, reading)),
-    recordingExit,
-  ]);
-  finished.abort();
-  await sampling;
-  if (stopping.aborted) return null;
-  if (started.status === 'rejected') throw started.reason;
-  if (copied.status === 'rejected') throw copied.reason;
-  if (ended.status === 'rejected') throw ended.reason;
-  if (recorded.status === 'rejected') throw recorded.reason;
-  return ended.value;
 }
 
 /**
@@ -333,67 +337,6 @@ async function markExited({ pool }: Deps, { id, job }: Attempt, outcome: Outcome
     const attempt = { id, startedAt, exited: { at, exitCode } };
     return { to: 'running', phase: PHASES.storing, attempt };
   });
-}
-
-type HoldWatch = AsyncDisposable & {
-  /** Aborts when the attempt no longer holds its job, and when the server stops. */
-  ended: AbortSignal;
-  /** Aborts when the job is deleted together with its artifacts. */
-  discarded: AbortSignal;
-  update(hold: Hold): void;
-  /** Tells the watch that there is a process to signal. */
-  setHandle(handle: Handle): void;
-};
-
-/**
- * Watches whether the attempt still holds its job. When the job is cancelled, or deleted with its artifacts kept, its process
- * gets SIGTERM; when the attempt was taken for lost or the job was discarded, SIGKILL. A check is retried if it fails because
- * the database is unavailable or the signal could not be sent.
- */
-function watchHold(deps: Deps, { attemptId, jobId }: AttemptIds, stopping: AbortSignal): HoldWatch {
-  const { bus, runner, log } = deps;
-  const topic = statusTopic(jobId);
-  const ended = new AbortController();
-  const discarded = new AbortController();
-  const closing = new AbortController();
-  const signal = AbortSignal.any([closing.signal, stopping]);
-  let handle: Handle | undefined;
-  let signalToSend: 'TERM' | 'KILL' | undefined;
-  let sentSignal: typeof signalToSend;
-
-  function update(hold: Hold): void {
-    if (hold === 'held') return;
-    // A job that was cancelled and then deleted keeps the rest of its grace period to write its artifacts.
-    signalToSend = hold === 'cancelled' || hold === 'deleted' ? 'TERM' : 'KILL';
-    if (hold === 'discarded') discarded.abort();
-    ended.abort();
-  }
-
-  async function check(): Promise<void> {
-    update(await readHold(deps, { attemptId, jobId }));
-    if (!handle || !signalToSend || sentSignal === signalToSend) return;
-    await runner.signal(handle, signalToSend);
-    sentSignal = signalToSend;
-  }
-
-  const watching = (async () => {
-    // The first wake needs no check: the caller reads the attempt and calls `update`.
-    for await (const reason of bus.wakes(topic, signal))
-      if (reason !== 'start') await retry(`Watching job ${jobId}`, check, { bus, log, signal });
-  })();
-  return {
-    ended: AbortSignal.any([ended.signal, stopping]),
-    discarded: discarded.signal,
-    update,
-    setHandle(started) {
-      handle = started;
-      if (signalToSend) bus.notify(topic);
-    },
-    async [Symbol.asyncDispose]() {
-      closing.abort();
-      await watching;
-    },
-  };
 }
 
 /** Masks the secrets of the job, and the tokens that prove its identity. */

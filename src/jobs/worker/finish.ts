@@ -3,6 +3,7 @@
 import { posix } from 'node:path';
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { AppError } from '../../base/errors.ts';
+import { ServerUnavailable } from '../../cluster/cluster.ts';
 import {
   DISK_FULL_MESSAGE,
   isDatabaseUnavailable,
@@ -40,11 +41,13 @@ import {
   toProgress,
   toStorable,
 } from '../state.ts';
-import type { Attempt, Deps } from './attempt-row.ts';
+import { type Attempt, type Deps, readAttempt } from './attempt-row.ts';
 
 /** Exit code of a job that failed although its command did not: it could not be started, or its artifacts not stored. */
 const SYSTEM_FAILURE_EXIT_CODE = 125;
 const MAX_RETRY_DELAY_S = 60;
+
+type ExitedOutcome = Extract<Outcome, { kind: 'exited' }>;
 
 /**
  * Stores the files at `output_path` as artifacts, whatever the exit code.
@@ -54,10 +57,10 @@ export async function collectArtifacts(
   deps: Deps,
   { id, job }: Attempt,
   handle: Handle,
-  outcome: Outcome,
+  outcome: ExitedOutcome,
   signal: AbortSignal,
 ): Promise<CollectedArtifacts> {
-  if (job.outputPath === null || outcome.kind !== 'exited') return {};
+  if (job.outputPath === null) return {};
   const owner = { id: job.namespaceId, plan: job.namespace.plan };
   try {
     const tar = await deps.runner.artifacts(handle, job.outputPath);
@@ -190,11 +193,7 @@ async function recordEnd(
 }
 
 /** Exit code 0 is not a success if the kernel killed a process of the job because it had no memory left. */
-function hasSucceeded({
-  exitCode,
-  timedOut,
-  outOfMemory,
-}: Extract<Outcome, { kind: 'exited' }>): boolean {
+function hasSucceeded({ exitCode, timedOut, outOfMemory }: ExitedOutcome): boolean {
   return exitCode === 0 && !timedOut && !outOfMemory;
 }
 
@@ -207,15 +206,28 @@ function toMetricOutcome(outcome: Outcome, hadJob: boolean): AttemptOutcome {
   return hasSucceeded(outcome) ? 'succeeded' : 'failed';
 }
 
-/** Fails an attempt that cannot continue, and kills its process if there is one. */
-export async function killAndFail(deps: Deps, attempt: Attempt, reason: string): Promise<void> {
-  const { runner, log } = deps;
-  // A failure is only logged: the removal that follows also kills the process, and is retried until it succeeds.
-  if (attempt.handle)
-    await runner
-      .signal(attempt.handle as Handle, 'KILL')
-      .catch((error) => log.error({ err: error, job: attempt.job.id }, 'Cannot kill the process'));
+/** Ends an attempt that failed too often: kills its process and fails its job. */
+export async function failAttempt(deps: Deps, attemptId: string, error: unknown): Promise<void> {
+  const attempt = await readAttempt(deps, attemptId);
+  if (!attempt) return;
+  const reason = isDiskFull(error)
+    ? DISK_FULL_MESSAGE
+    : error instanceof StorageUnavailable
+      ? 'The storage for artifacts could not be reached'
+      : error instanceof ServerUnavailable
+        ? 'The repository could not be cloned: no server that has it could be reached'
+        : 'The server repeatedly failed to supervise this attempt; see the log of the server';
+  await killProcess(deps, attempt);
   await finishAttempt(deps, attempt, { kind: 'unstartable', reason });
+}
+
+/** Kills the process of an attempt that cannot continue, if there is one. */
+export async function killProcess({ runner, log }: Deps, { handle, job }: Attempt): Promise<void> {
+  // A failure is only logged: the removal that follows also kills the process, and is retried until it succeeds.
+  if (handle)
+    await runner
+      .signal(handle as Handle, 'KILL')
+      .catch((error) => log.error({ err: error, job: job.id }, 'Cannot kill the process'));
 }
 
 function decideMove(

@@ -10,10 +10,10 @@ import { isDatabaseUnavailable } from '../../platform/database/outage.ts';
 import { listClusters, RunnerUnavailable } from '../../runners/runner.ts';
 import { listUsableMachines } from '../worker-capacity.ts';
 import type { HeldCapacity } from './admission.ts';
-import { failAttempt, superviseAttempt } from './attempt.ts';
+import { superviseAttempt } from './attempt.ts';
 import type { Deps } from './attempt-row.ts';
 import type { ClaimedAttempt } from './claim.ts';
-import { returnToQueue } from './finish.ts';
+import { failAttempt, returnToQueue } from './finish.ts';
 import { isTransient, type RetryPauses, retry } from './retry.ts';
 
 /** Consecutive failures that end an attempt: with the pauses between them, about a minute. */
