@@ -130,18 +130,6 @@ function checkThresholds(thresholds: readonly number[]): number[] {
   return thresholds.toSorted((a, b) => a - b);
 }
 
-/**
- * Turns a refusal of the trigger into an error for users, without amounts: the transaction of the insert is aborted.
- * @throws AppError 403, or `error` itself
- */
-export function throwOverBudget(error: unknown): never {
-  if (!violatesCheck(error, 'jobs_within_budget')) throw error;
-  throw new AppError(
-    'quota_exceeded',
-    'The budget of the namespace for this month is used up. Months end in UTC',
-  );
-}
-
 /** Answers a refusal of the trigger `jobs_within_budget`. @throws AppError 403, or `error` itself */
 export async function throwIfOverBudget(
   { pool }: { pool: pg.Pool },

@@ -10,24 +10,25 @@ import type { Plan } from '../../prisma/generated/enums.ts';
 import type { Config } from '../base/config/config.ts';
 import { AppError, notFound } from '../base/errors.ts';
 import { costPerHour } from '../base/hardware.ts';
-import { newId } from '../base/ids.ts';
 import type { Logger } from '../base/log.ts';
 import { isPossibleNamespaceName } from '../base/names.ts';
 import type { Urls } from '../base/urls.ts';
 import type { Cluster } from '../cluster/cluster.ts';
 import type { Git } from '../git/git.ts';
 import { resolveNamespace } from '../identity/accounts.ts';
-import {
-  type Actor,
-  type AuditedChange,
-  addAuditToStatement,
-  recordAudit,
-} from '../identity/audit.ts';
+import { type Actor, addAuditToStatement, recordAudit } from '../identity/audit.ts';
 import { anyTargetIn, demand, demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Db } from '../platform/database/client.ts';
-import { inTransaction, violatesReference, violatesUnique } from '../platform/database/client.ts';
+import {
+  inPoolTransaction,
+  inTransaction,
+  retryConflicts,
+  violatesReference,
+  violatesUnique,
+} from '../platform/database/client.ts';
 import {
   createStatementParts,
+  type Queryable,
   runStatement,
   type Transaction,
 } from '../platform/database/statement.ts';
@@ -43,16 +44,11 @@ import {
 import type { Outcome } from '../runners/runner.ts';
 import { demandValues } from '../secrets/secrets.ts';
 import { detachArtifacts, removeMarked } from './artifacts/kept.ts';
-import { insertJobs, type PreparedJob } from './dependencies/insert.ts';
-import {
-  type ArrayRequest,
-  arrayJobName,
-  type Need,
-  resolveNeeds,
-} from './dependencies/request.ts';
+import { throwIfOverBudget } from './budgets.ts';
+import { arrayJobName, type Need, resolveNeeds } from './dependencies/request.ts';
 import { demandIdentity, toJobIdentity } from './identity.ts';
 import { type JobInput, listInputNeeds, resolveInputs } from './inputs.ts';
-import { writeNewJob } from './insert.ts';
+import { insertAndRead, insertJobs, isOneStatement, type PreparedJob } from './insert.ts';
 import { removeDeletedPages } from './logs/removal.ts';
 import type { MatrixValue } from './matrix-values.ts';
 import { jobRowReader } from './payload.ts';
@@ -81,7 +77,7 @@ import { describeWait } from './worker-capacity.ts';
 export { payloadToSend } from './artifacts/downloads.ts';
 export type { BudgetEventData } from './budgets.ts';
 export { isNeedMet } from './dependencies/groups.ts';
-export { insertJobs, type JobToInsert } from './dependencies/insert.ts';
+export { insertJobs, type JobToInsert } from './insert.ts';
 export type { JobEventData } from './payload.ts';
 export { type CreateInput, checkRequest, type NamedValue } from './request.ts';
 export type { SecretBox } from './secrets.ts';
@@ -181,6 +177,8 @@ export type NewJob = {
   source: CommitSource | null;
   /** The id of the job of which this is a rerun. */
   rerunOfId?: string;
+  /** The run to which the job belongs. */
+  runId?: string;
   /** For a rerun: the place of the original in its array. */
   arrayPlace?: { arrayIndex: number | null; arraySize: number | null };
   /** The values of its combination of a matrix; none for other jobs. */
@@ -200,54 +198,34 @@ export async function insertJob<S extends Select>(
   newJob: NewJob,
   select: S,
 ): Promise<Row<S>> {
-  const { namespace, request, rerunOfId } = newJob;
-  const { identity, needs, array } = request;
-  const author = demandAccount(viewer);
-  const job = await prepareJob(services, viewer, newJob);
-  const { name, image, gpu, repo, branch, concurrencyGroup } = job.data;
-  const change: Omit<AuditedChange, 'subject'> = {
-    action: rerunOfId ? 'job.rerun' : 'job.create',
-    namespaceIds: [namespace.id],
-    name,
-    details: {
-      ...{ repo, branch, image, gpu },
-      ...(rerunOfId && { rerunOf: rerunOfId }),
-      ...(array && { array: array.size }),
-      ...(identity.permissions && { permissions: identity.permissions }),
-      ...(identity.idTokens.length > 0 && {
-        audiences: identity.idTokens.map((one) => one.audience),
-      }),
-    },
-  };
-  const write = async () => {
-    if (needs.length === 0 && !array && concurrencyGroup === null) {
-      const { id, secrets } = sealSecrets(services, job.secrets);
-      const data = { ...job.data, id, secrets };
-      const row = {
-        data,
-        labels: job.labels,
-        namespace,
-        author,
-        change: { ...change, subject: id },
-      };
-      return writeNewJob(services, row, select);
+  const { namespace, request } = newJob;
+  const { needs, array } = request;
+  const job = { job: await prepareJob(services, viewer, newJob), needs, array };
+  const columns = jobRowReader.columns(select);
+  const insert = () => {
+    if (columns) {
+      const insertOn = (on: Queryable) => insertAndRead(services, on, { namespace, job }, columns);
+      return isOneStatement(services, { namespace, job })
+        ? retryConflicts(() => insertOn(services.pool))
+        : inPoolTransaction(services.pool, insertOn);
     }
     return inTransaction(services.db, async (tx) => {
-      const jobs = [{ job, needs, array }];
-      const [[first] = []] = await insertJobs(services, tx, { namespace, jobs });
-      const id = first?.id ?? '';
-      await recordAudit(tx, author, { ...change, subject: id });
-      const row = await tx.job.findUniqueOrThrow({ where: { id }, select });
-      return row as unknown as Row<S>;
+      const [[first] = []] = await insertJobs(services, tx, { namespace, jobs: [job] });
+      return tx.job.findUniqueOrThrow({ where: { id: first?.id ?? '' }, select });
     });
   };
-  return write().catch((error) => throwInsertError(error, name, array));
+  const row = await insert().catch((error) => throwInsertError(services, newJob, error));
+  return row as unknown as Row<S>;
 }
 
-function throwInsertError(error: unknown, name: string, array: ArrayRequest | null): never {
+async function throwInsertError(
+  services: { pool: pg.Pool },
+  { namespace, request: { name, array } }: NewJob,
+  error: unknown,
+): Promise<never> {
   // The repository was deleted after its branch was read.
   if (violatesReference(error, 'repository_id')) throw notFound('Repository');
-  if (!violatesUnique(error, 'name')) throw error;
+  if (!violatesUnique(error, 'name')) return throwIfOverBudget(services, namespace.id, error);
   const message = array
     ? `name: a job with the name of one of ${arrayJobName(name, 0)} to ${arrayJobName(name, array.size - 1)} exists in the namespace`
     : 'name: a job of that name exists in the namespace';
@@ -267,22 +245,14 @@ export async function tryInsertJob(
   newJob: NewJob,
 ): Promise<void> {
   const { namespace, request } = newJob;
-  const { name, needs, array } = request;
+  const { needs, array } = request;
   const job = await prepareJob(services, viewer, newJob);
   await inTransaction(services.db, async (tx) => {
     await insertJobs(services, tx, { namespace, jobs: [{ job, needs, array }] });
     throw new RolledBack();
   }).catch((error) => {
-    if (!(error instanceof RolledBack)) throwInsertError(error, name, array);
+    if (!(error instanceof RolledBack)) return throwInsertError(services, newJob, error);
   });
-}
-
-function sealSecrets(
-  { secretBox }: { secretBox: SecretBox },
-  secrets: Readonly<Record<string, string>>,
-) {
-  const id = newId('job');
-  return { id, secrets: Object.keys(secrets).length > 0 ? secretBox.seal(id, secrets) : null };
 }
 
 /**
@@ -292,27 +262,18 @@ function sealSecrets(
 export async function prepareJob(
   services: { db: Db; pool: pg.Pool; urls: Urls },
   viewer: Viewer,
-  {
-    namespace,
-    request,
-    source,
-    rerunOfId,
-    arrayPlace,
-    matrixValues = [],
-    commandFromRef = false,
-  }: NewJob,
+  newJob: NewJob,
 ): Promise<PreparedJob> {
   const author = demandAccount(viewer);
   const {
-    env,
-    secrets,
-    identity,
-    labels,
-    inputs,
-    needs: _needs,
-    array: _array,
-    ...settings
-  } = request;
+    namespace,
+    request,
+    source,
+    arrayPlace,
+    matrixValues = [],
+    commandFromRef = false,
+  } = newJob;
+  const { env, secrets, identity, labels, inputs, needs: _, array, ...settings } = request;
   // Checked again with the repository, because the credential may be restricted to other repositories.
   const repositoryId = source?.repositoryId ?? null;
   demand(viewer, 'job.create', { namespaceId: namespace.id, repositoryId });
@@ -344,12 +305,32 @@ export async function prepareJob(
     identity: toJobIdentity(identity, services.urls.base),
     costPerHour: costPerHour(settings).toFixed(),
     progress: await describeWait(services, settings),
-    rerunOfId: rerunOfId ?? null,
+    rerunOfId: newJob.rerunOfId ?? null,
     arrayIndex: arrayPlace?.arrayIndex ?? null,
     arraySize: arrayPlace?.arraySize ?? null,
     matrixValues: matrixValues.length > 0 ? JSON.stringify(matrixValues) : null,
   };
-  return { data, secrets, labels };
+  const { name, repo, branch, image, gpu } = data;
+  const change = {
+    by: author,
+    action: newJob.rerunOfId ? ('job.rerun' as const) : ('job.create' as const),
+    namespaceIds: [namespace.id],
+    name,
+    details: {
+      repo,
+      branch,
+      image,
+      gpu,
+      ...(newJob.rerunOfId && { rerunOf: newJob.rerunOfId }),
+      ...(newJob.runId && { run: newJob.runId }),
+      ...(array && { array: array.size }),
+      ...(identity.permissions && { permissions: identity.permissions }),
+      ...(identity.idTokens.length > 0 && {
+        audiences: identity.idTokens.map(({ audience }) => audience),
+      }),
+    },
+  };
+  return { data, secrets, labels, change };
 }
 
 export function jobNotFound({ namespace, name }: JobKey): AppError {

@@ -4,10 +4,10 @@ import type { Prisma } from '../../prisma/generated/client.ts';
 import type { NeedCondition, Plan } from '../../prisma/generated/enums.ts';
 import type { Config } from '../base/config/config.ts';
 import type { Urls } from '../base/urls.ts';
-import { recordAudits } from '../identity/audit.ts';
 import type { Account } from '../identity/permissions.ts';
 import type { Db } from '../platform/database/client.ts';
 import type { CommitSource } from '../repositories/repositories.ts';
+import { throwIfOverBudget } from './budgets.ts';
 import { resolveInputs, type Siblings } from './inputs.ts';
 import { insertJobs, type JobToInsert, prepareJob } from './jobs.ts';
 import type { MatrixValue } from './matrix-values.ts';
@@ -56,6 +56,7 @@ export async function insertRunJobs(
       namespace,
       request: { ...request, inputs, needs: [] },
       source,
+      runId,
       matrixValues: matrix?.values ?? [],
       commandFromRef: isFromRef,
     });
@@ -67,21 +68,8 @@ export async function insertRunJobs(
       needs: needs.map((need) => ({ index: need.job, when: need.when })),
     });
   }
-  const inserted = (
-    await insertJobs(services, tx, { namespace, jobs: prepared, run: { id: runId } })
-  ).flat();
-  const ids = new Map(inserted.map(({ id, name }) => [name, id]));
-  const { repo, branch } = source;
-  await recordAudits(
-    tx,
-    jobs.map(({ request: { name, image, gpu } }) => ({
-      by: creator,
-      action: 'job.create',
-      namespaceIds: [namespace.id],
-      subject: ids.get(name) ?? '',
-      name,
-      details: { repo, branch, image, gpu, run: runId },
-    })),
+  await insertJobs(services, tx, { namespace, jobs: prepared, run: { id: runId } }).catch((error) =>
+    throwIfOverBudget(services, namespace.id, error),
   );
 }
 

@@ -392,17 +392,6 @@ function addStatus(
       ${parameter(JSON.stringify(eventData(job, namespace)), 'jsonb')}))`);
 }
 
-/** Adds the first journal entry and event to the statement that creates a job. @returns the topics to notify */
-export function addFirstStatus(
-  statement: StatementParts,
-  job: PayloadRow,
-  namespace: string,
-): NotifyPayload[] {
-  const id = statement.parameter(job.id, 'text');
-  addStatus(statement, id, job, namespace, 1n);
-  return [eventNotification(job.namespaceId, job.id), 'queue'];
-}
-
 /**
  * Adds the first journal entries and events of new jobs, which the statement has as rows `v (id, name, event_id)`.
  * @param job all columns except these, which the jobs share
