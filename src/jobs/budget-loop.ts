@@ -19,8 +19,8 @@ import { eventNotification } from '../platform/events/bus.ts';
 import { startLoop } from '../platform/loop.ts';
 import type { Metrics } from '../platform/metrics/metrics.ts';
 import { type BudgetEventData, type BudgetOwner, type OnReached, roundCost } from './budgets.ts';
-import { cancelLockedJobs } from './bulk.ts';
-import { isOver, PHASES, withLockedJobs } from './state.ts';
+import { cancelLockedJobs } from './cancel.ts';
+import { PHASES, withLockedJobs } from './state.ts';
 
 type Deps = { pool: pg.Pool; log: Logger; metrics: Metrics };
 
@@ -109,7 +109,7 @@ async function publishThreshold({ pool }: Deps, row: Row, threshold: number): Pr
   );
 }
 
-/** Cancels the jobs that cost something or would. A job whose process has ended only stores its artifacts. */
+/** Cancels the jobs that cost something or would. */
 async function cancelActiveJobs(
   { pool, metrics }: Deps,
   { namespaceId, namespace, amount, owner }: Row,
@@ -127,19 +127,25 @@ async function cancelActiveJobs(
     let count = 0;
     // Jobs that another transaction has locked are cancelled by the next round.
     await withLockedJobs(pool, ids, async (client, locked) => {
-      const active = locked.filter(({ status }) => !isOver(status));
-      count = active.length;
-      if (count === 0) return;
-      const names = active.slice(0, MAX_NAMES).map(({ name }) => name);
-      const change = {
-        by: SERVER,
-        action: 'budget.cancel_jobs' as const,
-        namespaceIds: [namespaceId],
-        subject: namespaceId,
-        name: namespace,
-        details: { owner, jobs: count, names },
-      };
-      await cancelLockedJobs(client, active, [change], reason);
+      const cancelled = await cancelLockedJobs(client, locked, {
+        reason: () => reason,
+        leavesExited: true,
+        audit: (jobs) => [
+          {
+            by: SERVER,
+            action: 'budget.cancel_jobs',
+            namespaceIds: [namespaceId],
+            subject: namespaceId,
+            name: namespace,
+            details: {
+              owner,
+              jobs: jobs.length,
+              names: jobs.slice(0, MAX_NAMES).map(({ name }) => name),
+            },
+          },
+        ],
+      });
+      count = cancelled.length;
     });
     metrics.jobsCancelledOverBudget(count);
     if (ids.length < BATCH) return;

@@ -9,7 +9,6 @@ import type pg from 'pg';
 import { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
 import { AppError, busy, type ErrorCode, invalid } from '../base/errors.ts';
-import { addAuditToStatement, type ChangeBy } from '../identity/audit.ts';
 import {
   type Account,
   type Action,
@@ -21,14 +20,14 @@ import {
 import { retryConflicts } from '../platform/database/client.ts';
 import { buildPageSql, type Sorting, toCursorPage } from '../platform/database/keyset.ts';
 import { isRolledBackByConflict } from '../platform/database/outage.ts';
-import { createStatementParts, pipeline, runStatement } from '../platform/database/statement.ts';
 import { FairSemaphore, QueueTimeout } from '../platform/limits/fair-semaphore.ts';
+import { auditCancelled, cancelLockedJobs } from './cancel.ts';
 import { buildConditions, type Filter } from './filter.ts';
-import { deleteLockedJobs, findNamespace, moveToCancelled, readHoldingAttempts } from './jobs.ts';
+import { deleteLockedJobs, findNamespace } from './jobs.ts';
 import { removeDeletedPages } from './logs/removal.ts';
 import { checkJobName } from './request.ts';
 import { type RerunDeps as BulkDeps, rerunJob } from './rerun.ts';
-import { isOver, type LockedJob, moveLockedJobs, withLockedJobs } from './state.ts';
+import { isOver, type LockedJob, withLockedJobs } from './state.ts';
 import { visibleSql } from './visibility.ts';
 
 export type BulkInput = {
@@ -111,7 +110,7 @@ export function cancelJobs(
         jobs,
         report,
         (status) => !isOver(status),
-        (client, locked) => cancelLocked(client, author, locked),
+        (client, locked) => cancelLockedJobs(client, locked, { audit: auditCancelled(author) }),
       ),
   });
 }
@@ -131,7 +130,7 @@ export async function cancelInBatches(
       jobs.slice(at, at + BATCH),
       report,
       (status) => !isOver(status),
-      (client, locked) => cancelLockedJobs(client, locked, []),
+      (client, locked) => cancelLockedJobs(client, locked, {}),
     );
   return report.done;
 }
@@ -344,7 +343,7 @@ async function changeLocked(
   jobs: readonly { id: string; name: string }[],
   report: Report,
   isPossible: (status: JobStatus) => boolean,
-  change: (client: pg.PoolClient, jobs: LockedJob[]) => Promise<void>,
+  change: (client: pg.PoolClient, jobs: LockedJob[]) => Promise<unknown>,
 ): Promise<void> {
   const commit = async (ids: readonly string[], isWaiting: boolean) => {
     let impossible: LockedJob[] = [];
@@ -372,41 +371,4 @@ async function changeLocked(
     const missing = await retryConflicts(() => commit([id], true));
     if (missing.length > 0) report.skip('not_found', names.get(id) ?? '');
   }
-}
-
-async function cancelLocked(
-  client: pg.PoolClient,
-  author: Account,
-  jobs: readonly LockedJob[],
-): Promise<void> {
-  const changes = jobs.map(({ id, name, namespaceId }) => {
-    const namespaceIds = [namespaceId];
-    return { by: author, action: 'job.cancel' as const, namespaceIds, subject: id, name };
-  });
-  await cancelLockedJobs(client, jobs, changes);
-}
-
-/**
- * Cancels jobs that the caller has locked, with these audit entries.
- * @param stopReason why the server cancels them; null if a user does
- */
-export async function cancelLockedJobs(
-  client: pg.PoolClient,
-  jobs: readonly LockedJob[],
-  changes: readonly ChangeBy[],
-  stopReason: string | null = null,
-): Promise<void> {
-  const attempts = await readHoldingAttempts(
-    client,
-    jobs.map(({ attemptId }) => attemptId),
-  );
-  const byId = new Map(attempts.map((attempt) => [attempt.id, attempt]));
-  await pipeline(client, async (tx) => {
-    await moveLockedJobs(tx, jobs, ({ attemptId }, now) =>
-      moveToCancelled(byId.get(attemptId ?? '') ?? null, now, stopReason),
-    );
-    const statement = createStatementParts();
-    addAuditToStatement(statement, changes);
-    await runStatement(tx, `with ${statement.parts} select`, statement.values);
-  });
 }

@@ -16,7 +16,7 @@ import type { Urls } from '../base/urls.ts';
 import type { Cluster } from '../cluster/cluster.ts';
 import type { Git } from '../git/git.ts';
 import { resolveNamespace } from '../identity/accounts.ts';
-import { type Actor, addAuditToStatement, recordAudit } from '../identity/audit.ts';
+import { type Actor, addAuditToStatement } from '../identity/audit.ts';
 import { anyTargetIn, demand, demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Db } from '../platform/database/client.ts';
 import {
@@ -45,6 +45,7 @@ import type { Outcome } from '../runners/runner.ts';
 import { demandValues } from '../secrets/secrets.ts';
 import { detachArtifacts, removeMarked } from './artifacts/kept.ts';
 import { throwIfOverBudget } from './budgets.ts';
+import { auditCancelled, cancelLockedJobs } from './cancel.ts';
 import { arrayJobName, type Need, resolveNeeds } from './dependencies/request.ts';
 import { demandIdentity, toJobIdentity } from './identity.ts';
 import { type JobInput, listInputNeeds, resolveInputs } from './inputs.ts';
@@ -59,17 +60,14 @@ import {
   isJobName,
   type NamedValue,
 } from './request.ts';
-import { runSpanUntil } from './runtime.ts';
 import type { SecretBox } from './secrets.ts';
 import {
   addEvents,
   isOver,
   type LockedJob,
   lockJob,
-  type Move,
-  moveJob,
-  PHASES,
   statusTopic,
+  withLockedJobs,
 } from './state.ts';
 import { visibleTo } from './visibility.ts';
 import { describeWait } from './worker-capacity.ts';
@@ -431,33 +429,31 @@ export function findAttempt(
 }
 
 /**
- * Commits the status `cancelled` and returns. The worker is notified by the commit, and then ends the process.
+ * Commits the status `cancelled`, and reads the job after that.
  * @throws AppError 401, 403, 404, 409 if the job has ended
  */
 export async function cancelJob<S extends Select>(
-  services: { db: Db },
+  services: { db: Db; pool: pg.Pool },
   viewer: Viewer,
   key: JobKey,
   select: S,
 ): Promise<{ job: Row<S>; message: string }> {
-  const { id, namespaceId } = await findJobForAction(services, viewer, 'job.cancel', key);
-  return inTransaction(services.db, async (tx) => {
-    let attempt: HoldingAttempt | null = null;
-    const before = await moveJob(tx, id, async (job, now) => {
-      if (isOver(job.status))
-        throw new AppError('conflict', `The job cannot be cancelled: its status is ${job.status}`);
-      [attempt = null] = await readHoldingAttempts(tx, [job.attemptId]);
-      return moveToCancelled(attempt, now);
-    });
-    if (!before) throw jobNotFound(key);
-    const { name } = key;
-    const namespaceIds = [namespaceId] as const;
-    const author = demandAccount(viewer);
-    await recordAudit(tx, author, { action: 'job.cancel', namespaceIds, subject: id, name });
-    const job = await tx.job.findUniqueOrThrow({ where: { id }, select });
-    const message = describeCancellation(before.status === 'running', attempt);
-    return { job: job as unknown as Row<S>, message };
-  });
+  const author = demandAccount(viewer);
+  const { id } = await findJobForAction(services, viewer, 'job.cancel', key);
+  let message = '';
+  const cancel = async (client: pg.PoolClient, [job]: LockedJob[]) => {
+    if (!job) return;
+    if (isOver(job.status))
+      throw new AppError('conflict', `The job cannot be cancelled: its status is ${job.status}`);
+    const [cancelled] = await cancelLockedJobs(client, [job], { audit: auditCancelled(author) });
+    message = describeCancellation(job.status === 'running', cancelled?.attempt ?? null);
+  };
+  const missing = await retryConflicts(() =>
+    withLockedJobs(services.pool, [id], cancel, { isWaiting: true }),
+  );
+  if (missing.length > 0) throw jobNotFound(key);
+  const job = await services.db.job.findUniqueOrThrow({ where: { id }, select });
+  return { job: job as unknown as Row<S>, message };
 }
 
 function describeCancellation(ran: boolean, attempt: { exitedAt: Date | null } | null): string {
@@ -466,47 +462,6 @@ function describeCancellation(ran: boolean, attempt: { exitedAt: Date | null } |
     ? 'Cancelled. The process had ended already; its artifacts are still stored.'
     : 'Cancelled. The processes of the job get SIGTERM now, and SIGKILL after 30 seconds.';
 }
-
-/**
- * The move of a job, after its row was locked, when it is cancelled.
- * @param stopReason why the server cancels it; null if a user does
- */
-export function moveToCancelled(
-  attempt: HoldingAttempt | null,
-  now: Date,
-  stopReason: string | null = null,
-): Move {
-  const ran = runSpanUntil(attempt, now);
-  // The process may have ended already, while its artifacts are being stored.
-  const set = attempt?.exitedAt ? { exitCode: attempt.exitCode } : {};
-  return {
-    to: 'cancelled',
-    phase: stopReason ?? PHASES.cancelled,
-    ran,
-    set: { ...set, ...(stopReason !== null && { stopReason }) },
-  };
-}
-
-export type HoldingAttempt = {
-  id: string;
-  startedAt: Date | null;
-  exitedAt: Date | null;
-  exitCode: number | null;
-};
-
-/** Reads the attempts that hold jobs, by the `attemptId` of these jobs. */
-export async function readHoldingAttempts(
-  tx: Transaction,
-  attemptIds: readonly (string | null)[],
-): Promise<HoldingAttempt[]> {
-  const ids = attemptIds.filter((id) => id !== null);
-  if (ids.length === 0) return [];
-  return runStatement<HoldingAttempt>(tx, READ_HOLDING_ATTEMPTS, [ids]);
-}
-
-const READ_HOLDING_ATTEMPTS = `
-  select id, started_at as "startedAt", exited_at as "exitedAt", exit_code as "exitCode"
-  from job_attempts where id = any ($1::text[])`;
 
 /**
  * Deletes the job with its log. Its artifacts are kept (`artifacts/kept.ts`) unless `deleteArtifacts` is set.

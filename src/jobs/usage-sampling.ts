@@ -9,9 +9,9 @@ import type { Logger } from '../base/log.ts';
 import type { Db } from '../platform/database/client.ts';
 import { runLoop } from '../platform/loop.ts';
 import type { Handle, Runner, Usage } from '../runners/runner.ts';
-import { moveToCancelled, readHoldingAttempts } from './jobs.ts';
+import { cancelLockedJobs } from './cancel.ts';
 import { addIdleTime, describeIdleTimeout, type IdleTime } from './limits.ts';
-import { commitMove, isOver } from './state.ts';
+import { isOver, type LockedJob, withLockedJobs } from './state.ts';
 import { clampPercent, openUsageHistory, type UsageHistoryWriter } from './usage-history.ts';
 
 type UsagePeaks = { peakMemoryBytes: number; peakDiskBytes: number };
@@ -92,7 +92,7 @@ async function readStored(db: Pick<Db, 'job'>, jobId: string): Promise<StoredUsa
   return (row?.usage ?? null) as StoredUsage | null;
 }
 
-/** Cancels the job unless its process has ended. The worker is notified by the commit, and then ends the process. */
+/** Cancels the job unless its process has ended. */
 async function cancelIdleJob(
   pool: pg.Pool,
   {
@@ -101,13 +101,12 @@ async function cancelIdleJob(
     idleTimeoutMinutes,
   }: { jobId: string; attemptId: string; idleTimeoutMinutes: number },
 ): Promise<void> {
-  const [attempt = null] = await readHoldingAttempts(pool, [attemptId]);
-  if (!attempt || attempt.exitedAt) return;
-  await commitMove(pool, jobId, (job, now) =>
-    job.attemptId === attemptId && job.status === 'running'
-      ? moveToCancelled(attempt, now, describeIdleTimeout(idleTimeoutMinutes))
-      : null,
-  );
+  const reason = () => describeIdleTimeout(idleTimeoutMinutes);
+  const cancel = async (client: pg.PoolClient, jobs: LockedJob[]) => {
+    const held = jobs.filter((job) => job.attemptId === attemptId && job.status === 'running');
+    await cancelLockedJobs(client, held, { reason, leavesExited: true });
+  };
+  await withLockedJobs(pool, [jobId], cancel, { isWaiting: true });
 }
 
 type Analytics = {

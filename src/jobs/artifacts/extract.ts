@@ -11,7 +11,6 @@ import { createGunzip } from 'node:zlib';
 import { extract, type Header } from 'tar-stream';
 import { entersGitFolder, isHeadFile } from '../../git/names.ts';
 import { type Storage, StorageUnavailable } from '../../platform/storage/storage.ts';
-import type { InputPaths } from '../request.ts';
 import {
   type ArtifactKey,
   archiveKey,
@@ -150,7 +149,7 @@ function refuse(error: NodeJS.ErrnoException, path: string): never {
 export async function extractArtifacts(
   deps: { storage: Storage },
   key: ArtifactKey,
-  { path, to }: Pick<InputPaths, 'path' | 'to'>,
+  { path, to }: { path: string; to: string },
   folder: InputFolder,
   signal: AbortSignal,
 ): Promise<void> {

@@ -12,9 +12,8 @@ import type pg from 'pg';
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import type { GroupConflict } from '../../../prisma/generated/enums.ts';
 import { runStatement } from '../../platform/database/statement.ts';
-import { cancelLockedJobs } from '../bulk.ts';
-import { moveToCancelled } from '../jobs.ts';
-import { isOver, lockJobs, moveLockedJobs, PHASES, withLockedJobs } from '../state.ts';
+import { cancelLockedJobs } from '../cancel.ts';
+import { isOver, lockJobs, PHASES, withLockedJobs } from '../state.ts';
 import {
   describeNeeds,
   describeReplaced,
@@ -248,7 +247,7 @@ async function write(
   if (again.size > 0) await runStatement(tx, LOOK_AGAIN, [[...again]]);
   await beforeEnd();
   // Blocked jobs have no attempt.
-  await moveLockedJobs(tx, active, (job, now) => moveToCancelled(null, now, cancel.get(job.id)));
+  await cancelLockedJobs(tx, active, { reason: ({ id }) => cancel.get(id) });
   // The commit changes the counts of these namespaces. Everyone locks them in this order.
   const namespaces = [...active, ...unblocked].map(({ namespaceId }) => namespaceId);
   if (namespaces.length > 0) await runStatement(tx, LOCK_NAMESPACES, [[...new Set(namespaces)]]);
@@ -273,10 +272,8 @@ async function cancelUnblocked(
     await withLockedJobs(
       pool,
       [id],
-      async (client, jobs) => {
-        const active = jobs.filter(({ status }) => !isOver(status));
-        if (active.length > 0) await cancelLockedJobs(client, active, [], cancel.get(id));
-      },
+      async (client, jobs) =>
+        void (await cancelLockedJobs(client, jobs, { reason: () => cancel.get(id) })),
       { isWaiting: true },
     );
 }
