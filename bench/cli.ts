@@ -14,7 +14,7 @@ import { once } from 'node:events';
 import { appendFile, mkdir, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import { buildPrograms } from '../src/build.ts';
+import { buildPrograms } from '../src/programs/build.ts';
 import { createJob, firstLine } from './jobs.ts';
 import { median, openBench, TOKEN, time } from './repository.ts';
 

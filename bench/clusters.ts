@@ -20,7 +20,7 @@ import { createInterface } from 'node:readline';
 import { setTimeout as delay } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import pg from 'pg';
-import { buildPrograms } from '../src/build.ts';
+import { buildPrograms } from '../src/programs/build.ts';
 import { type KubeCluster, openKubeCluster } from '../test/support/kube/kube.ts';
 import { KUBE_CACHE } from '../test/support/needs.ts';
 import { openSlurmCluster } from '../test/support/slurm/slurm.ts';

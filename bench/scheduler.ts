@@ -18,9 +18,9 @@ import pg from 'pg';
 import { createApp } from '../src/app.ts';
 import { readConfig } from '../src/base/config/config.ts';
 import { createLog } from '../src/base/log.ts';
-import { MAX_BATCHED_MOVES } from '../src/jobs/state.ts';
-import { admit, findClaimablePools, type HeldCapacity } from '../src/jobs/worker/admission.ts';
-import { type ClaimResult, claimJobs } from '../src/jobs/worker/claim.ts';
+import { admit, findClaimablePools, type HeldCapacity } from '../src/jobs/queue/admission.ts';
+import { type ClaimResult, claimJobs } from '../src/jobs/queue/claim.ts';
+import { MAX_BATCHED_MOVES } from '../src/jobs/record/state.ts';
 import {
   inPoolTransaction,
   openDatabase,
@@ -179,7 +179,7 @@ function claimSome(held: ReadonlyMap<string, HeldCapacity>, slots: number): Prom
   );
 }
 
-/** Jobs that end in the same tick share a transaction, with a statement for each, as state changes do (`jobs/state.ts`). */
+/** Jobs that end in the same tick share a transaction, with a statement for each, as state changes do (`jobs/record/state.ts`). */
 async function endAll(ended: readonly ClaimResult[]): Promise<(ClaimResult | undefined)[]> {
   await withConnection(pool, async (client) => {
     const lock = 'select from jobs where id = any ($1) order by id for update skip locked';

@@ -2,7 +2,7 @@
 import { LRUCache } from 'lru-cache';
 import type { z } from 'zod';
 import { AppError, invalid } from '../base/errors.ts';
-import { type CreateInput, checkRequest } from '../jobs/jobs.ts';
+import { type CreateInput, checkRequest } from '../jobs/requests/jobs.ts';
 import { validatePattern } from '../repositories/repositories.ts';
 import { type CronTime, cronProblem } from './cron.ts';
 import {

@@ -18,7 +18,7 @@ import {
 } from '../identity/permissions.ts';
 import type { Rechecks } from '../identity/rechecks.ts';
 import { type AccessRule, whileAllowed } from '../identity/rechecks.ts';
-import type { BudgetEventData, JobEventData } from '../jobs/jobs.ts';
+import type { BudgetEventData, JobEventData } from '../jobs/requests/jobs.ts';
 import type { Signer } from '../platform/crypto/signed-links.ts';
 import type { Db } from '../platform/database/client.ts';
 import type { CursorPageRequest } from '../platform/database/paging.ts';

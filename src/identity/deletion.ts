@@ -2,7 +2,7 @@
  * Deletes organizations and users. Repositories and unfinished jobs must be gone first, so no data of value is lost.
  *
  * One transaction frees the name of a namespace and removes all access to it. Its finished jobs with logs and artifacts
- * are removed in the background (`jobs/removal.ts`), and then its row. Audit entries stay.
+ * are removed in the background (`../jobs/retention/removal.ts`), and then its row. Audit entries stay.
  */
 import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';

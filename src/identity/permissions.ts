@@ -137,7 +137,7 @@ export function roleIn(viewer: Viewer, namespaceId: string): Role | null {
 
 /**
  * The targets of an action that a viewer may reach, as data. `reaches` tests one target, and lists turn it into a query
- * condition (`repositories/visibility.ts`, `jobs/visibility.ts`), so that both follow one rule.
+ * condition (`repositories/visibility.ts`, `../jobs/record/visibility.ts`), so that both follow one rule.
  */
 type Reach = {
   /** Repositories with these visibilities, in any namespace. */

@@ -25,10 +25,10 @@ import { refuseOtherMethods } from '../platform/web/methods.ts';
 import { forbidRendering, sendObject } from '../platform/web/send-object.ts';
 import { demandDownload } from './artifacts/downloads.ts';
 import { archiveKey, openArtifact } from './artifacts/store.ts';
-import { type LogEvent, type LogEventBatch, openStream } from './following.ts';
-import { demandLogText, openLinkedStream } from './logs/links.ts';
 import { resolveTail } from './logs/read.ts';
 import { streamLogText } from './logs/walk.ts';
+import { type LogEvent, type LogEventBatch, openStream } from './requests/following.ts';
+import { demandLogText, openLinkedStream } from './requests/log-links.ts';
 
 export type Deps = {
   pool: pg.Pool;

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import pg from 'pg';
 import { expect, test } from 'vitest';
 import { ConfigError } from '../../src/base/config/config.ts';
-import { countWaitingJobs } from '../../src/jobs/overview.ts';
+import { countWaitingJobs } from '../../src/jobs/queue/overview.ts';
 import { GIT_STARTED, type StartedGit } from '../../src/platform/processes/git-started.ts';
 import { openCuttableProxy } from '../support/cut.ts';
 import { eventually } from '../support/eventually.ts';

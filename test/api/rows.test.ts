@@ -2,8 +2,8 @@
 import { PrismaPg } from '@prisma/adapter-pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { PrismaClient } from '../../prisma/generated/client.ts';
-import { jobRowReader } from '../../src/jobs/payload.ts';
-import { runtimeColumns } from '../../src/jobs/runtime.ts';
+import { jobRowReader } from '../../src/jobs/record/payload.ts';
+import { runtimeColumns } from '../../src/jobs/record/runtime.ts';
 import { collaboratorColumns, repositoryRows } from '../../src/repositories/rows.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { startApp, type TestApp } from '../support/harness.ts';

@@ -1,7 +1,7 @@
 /** The contents of events, and reading events of all namespaces with a stored cursor. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { payloadToSend } from '../../src/jobs/jobs.ts';
-import type { JobEventData } from '../../src/jobs/payload.ts';
+import type { JobEventData } from '../../src/jobs/record/payload.ts';
+import { payloadToSend } from '../../src/jobs/requests/jobs.ts';
 import { currentCursor } from '../../src/platform/events/cursor.ts';
 import { removeOldEvents } from '../../src/platform/events/outbox.ts';
 import { type EventPage, followAllEvents } from '../../src/platform/events/read.ts';

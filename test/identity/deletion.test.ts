@@ -2,7 +2,7 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { removeDeletedNamespaces } from '../../src/identity/deletion.ts';
 import { removeMarkedLeftovers } from '../../src/jobs/artifacts/kept.ts';
-import { removeJobsOfDeleted } from '../../src/jobs/removal.ts';
+import { removeJobsOfDeleted } from '../../src/jobs/retention/removal.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { ENDPOINT } from '../support/rest/cases.ts';

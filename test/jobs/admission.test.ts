@@ -7,7 +7,7 @@ import {
   findClaimablePools,
   type HeldCapacity,
   type ResourceRequest,
-} from '../../src/jobs/worker/admission.ts';
+} from '../../src/jobs/queue/admission.ts';
 import type { Machine } from '../../src/runners/runner.ts';
 import { shareOf } from '../support/shares.ts';
 

@@ -1,6 +1,6 @@
 /** Budgets hold, whoever creates jobs, how many at once, and on how many servers. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { enforceBudgets } from '../../src/jobs/budget-loop.ts';
+import { enforceBudgets } from '../../src/jobs/costs/budget-loop.ts';
 import { eventually } from '../support/eventually.ts';
 import { type FakeRunner, fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';

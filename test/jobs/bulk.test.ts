@@ -1,7 +1,7 @@
 /** Many jobs are cancelled, run again and deleted by one call. */
 import pg from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { withLockedJobs } from '../../src/jobs/state.ts';
+import { withLockedJobs } from '../../src/jobs/record/state.ts';
 import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';

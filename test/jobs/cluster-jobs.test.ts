@@ -1,8 +1,8 @@
 /** Jobs on clusters: the wait between their submission and their start, and their places beside ordinary machines. */
 import { expect, test } from 'vitest';
 import type { PrismaClient } from '../../prisma/generated/client.ts';
-import { claimJobs, type WaitingJob } from '../../src/jobs/worker/claim.ts';
-import { endLostAttempt } from '../../src/jobs/worker/finish.ts';
+import { endLostAttempt } from '../../src/jobs/attempts/finish.ts';
+import { claimJobs, type WaitingJob } from '../../src/jobs/queue/claim.ts';
 import { ArtifactsLost, AttemptLost, type Machine, Unstartable } from '../../src/runners/runner.ts';
 import {
   type ClusterRunner,

@@ -13,7 +13,7 @@ import {
 import * as oidc from 'openid-client';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { planRotation, TokenIssuer } from '../../src/identity/token-issuer.ts';
-import { issueIdTokens } from '../../src/jobs/worker/id-tokens.ts';
+import { issueIdTokens } from '../../src/jobs/attempts/id-tokens.ts';
 import { eventually } from '../support/eventually.ts';
 import { type FakeRunner, fakeRunner } from '../support/fake-runner.ts';
 import { remote, Workspace } from '../support/git.ts';

@@ -20,9 +20,9 @@ import { newId } from '../../src/base/ids.ts';
 import type { Account } from '../../src/identity/permissions.ts';
 import { extractArtifacts, InputFolder } from '../../src/jobs/artifacts/extract.ts';
 import { removeArtifacts, storeArtifacts } from '../../src/jobs/artifacts/store.ts';
-import { nameFolders, resolveInputs } from '../../src/jobs/inputs.ts';
-import { insertJobs, type JobToInsert, prepareJob } from '../../src/jobs/jobs.ts';
-import { checkRequest } from '../../src/jobs/request.ts';
+import { nameFolders, resolveInputs } from '../../src/jobs/requests/inputs.ts';
+import { insertJobs, type JobToInsert, prepareJob } from '../../src/jobs/requests/jobs.ts';
+import { checkRequest } from '../../src/jobs/requests/request.ts';
 import { openFolder } from '../../src/platform/storage/folder.ts';
 import { type Storage, StorageUnavailable } from '../../src/platform/storage/storage.ts';
 import {

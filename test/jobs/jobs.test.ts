@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { newId } from '../../src/base/ids.ts';
-import { moveJob } from '../../src/jobs/state.ts';
+import { moveJob } from '../../src/jobs/record/state.ts';
 import { inTransaction } from '../../src/platform/database/client.ts';
 import { openProcessRunner, type ProcessRunner } from '../../src/runners/process/runner.ts';
 import { eventually } from '../support/eventually.ts';

@@ -3,23 +3,27 @@ import fc from 'fast-check';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import type { Services } from '../../src/app.ts';
 import { newId } from '../../src/base/ids.ts';
+import {
+  MAX_POINTS,
+  openUsageHistory,
+  readUsagePoints,
+} from '../../src/jobs/costs/usage-history.ts';
 import { appendLines } from '../../src/jobs/logs/append.ts';
 import { compactPages } from '../../src/jobs/logs/compaction.ts';
 import { followJournal } from '../../src/jobs/logs/follow.ts';
+import { findStreamStart, readLogTail } from '../../src/jobs/logs/read.ts';
+import { removeDeletedPages } from '../../src/jobs/logs/removal.ts';
+import { type SearchResult, searchLog } from '../../src/jobs/logs/search.ts';
+import { streamLogText } from '../../src/jobs/logs/walk.ts';
+import { readWindow, type WindowQuery } from '../../src/jobs/logs/window.ts';
 import {
   encodePages,
   type JournalEntry,
   type LogLine,
   PAGE_BYTES,
   PAGE_ENTRIES,
-} from '../../src/jobs/logs/pages.ts';
-import { findStreamStart, readLogTail } from '../../src/jobs/logs/read.ts';
-import { removeDeletedPages } from '../../src/jobs/logs/removal.ts';
-import { type SearchResult, searchLog } from '../../src/jobs/logs/search.ts';
-import { streamLogText } from '../../src/jobs/logs/walk.ts';
-import { readWindow, type WindowQuery } from '../../src/jobs/logs/window.ts';
-import { moveJob, PHASES } from '../../src/jobs/state.ts';
-import { MAX_POINTS, openUsageHistory, readUsagePoints } from '../../src/jobs/usage-history.ts';
+} from '../../src/jobs/record/journal-pages.ts';
+import { moveJob, PHASES } from '../../src/jobs/record/state.ts';
 import { inTransaction } from '../../src/platform/database/client.ts';
 import { MicrosecondDate, toMicroseconds } from '../../src/platform/database/times.ts';
 import type { Allowance } from '../../src/platform/limits/reads.ts';

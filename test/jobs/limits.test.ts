@@ -1,6 +1,6 @@
 /** The maximum cost and the idle timeout of jobs end them as cancelled, whatever happens in between. */
 import { expect, test } from 'vitest';
-import { addIdleTime, attemptTimeoutMs, describeMaxCost } from '../../src/jobs/limits.ts';
+import { addIdleTime, attemptTimeoutMs, describeMaxCost } from '../../src/jobs/record/limits.ts';
 import type { Runner } from '../../src/runners/runner.ts';
 import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';

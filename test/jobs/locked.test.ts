@@ -2,7 +2,7 @@
 import pg from 'pg';
 import { expect, test } from 'vitest';
 import { newId } from '../../src/base/ids.ts';
-import { claimJobs } from '../../src/jobs/worker/claim.ts';
+import { claimJobs } from '../../src/jobs/queue/claim.ts';
 import { isDatabaseUnavailable } from '../../src/platform/database/outage.ts';
 import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';

@@ -2,15 +2,15 @@
 import pg from 'pg';
 import { expect, test, vi } from 'vitest';
 import { newId } from '../../src/base/ids.ts';
-import { createCheckout } from '../../src/jobs/checkouts.ts';
-import { commitMove } from '../../src/jobs/state.ts';
-import { createPeerWorkers } from '../../src/jobs/worker/peer-workers.ts';
-import { startWorker, type Worker } from '../../src/jobs/worker/worker.ts';
+import { createCheckout } from '../../src/jobs/attempts/checkouts.ts';
+import { startWorker, type Worker } from '../../src/jobs/attempts/worker.ts';
+import { createPeerWorkers } from '../../src/jobs/queue/peer-workers.ts';
 import {
   listAdvertisedMachines,
   readLiveMachines,
   runsImages,
-} from '../../src/jobs/worker-capacity.ts';
+} from '../../src/jobs/queue/worker-capacity.ts';
+import { commitMove } from '../../src/jobs/record/state.ts';
 import { LOCAL_MACHINE, type Machine, type Runner } from '../../src/runners/runner.ts';
 import { eventually } from '../support/eventually.ts';
 import { type FakeRunner, fakeRunner } from '../support/fake-runner.ts';

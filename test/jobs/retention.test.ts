@@ -2,7 +2,7 @@
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { removeMarkedLeftovers } from '../../src/jobs/artifacts/kept.ts';
 import { removeDeletedPages } from '../../src/jobs/logs/removal.ts';
-import { createRetentionSweep } from '../../src/jobs/retention-sweep.ts';
+import { createRetentionSweep } from '../../src/jobs/retention/retention-sweep.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { cancel, job, lines, remove, submit, until } from '../support/submit.ts';

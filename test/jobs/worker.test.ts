@@ -4,10 +4,10 @@ import { setTimeout as delay } from 'node:timers/promises';
 import type { Pool } from 'pg';
 import { expect, test } from 'vitest';
 import { GitError } from '../../src/git/processes/run.ts';
-import { type CheckOutJob, createCheckout } from '../../src/jobs/checkouts.ts';
-import { endLostAttempt } from '../../src/jobs/worker/finish.ts';
-import { findLostAttempts } from '../../src/jobs/worker/heartbeats.ts';
-import { startWorker } from '../../src/jobs/worker/worker.ts';
+import { type CheckOutJob, createCheckout } from '../../src/jobs/attempts/checkouts.ts';
+import { endLostAttempt } from '../../src/jobs/attempts/finish.ts';
+import { startWorker } from '../../src/jobs/attempts/worker.ts';
+import { findLostAttempts } from '../../src/jobs/queue/heartbeats.ts';
 import type { DiskSpace } from '../../src/platform/storage/disk-space.ts';
 import {
   GRACE_MS,

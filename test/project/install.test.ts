@@ -36,8 +36,8 @@ test('npm prints no warnings about the engines of packages, which users cannot f
 test('a start before npm ci prints one line that says to run it', async () => {
   const dir = await mkdtemp(join(tmpdir(), 'loam-not-installed-'));
   try {
-    const file = join(dir, 'src/installed.mjs');
-    await cp(join(import.meta.dirname, '../../src/installed.mjs'), file);
+    const file = join(dir, 'src/programs/installed.mjs');
+    await cp(join(import.meta.dirname, '../../src/programs/installed.mjs'), file);
     await expect(run(process.execPath, [file])).rejects.toMatchObject({
       code: 1,
       stderr: 'Loam is not installed here yet, or not completely: run "npm ci" first.\n',

@@ -1,7 +1,7 @@
 /** Which jobs get which secrets and variables: at their creation, at the start of an attempt, and after changes in between. */
 import { randomBytes } from 'node:crypto';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { demandValues, readValues } from '../../src/secrets/secrets.ts';
+import { demandValues, readValues } from '../../src/repositories/secrets/secrets.ts';
 import { eventually } from '../support/eventually.ts';
 import { type FakeRunner, fakeRunner } from '../support/fake-runner.ts';
 import { remote, Workspace } from '../support/git.ts';

@@ -3,7 +3,7 @@ import type { GraphQLResolveInfo } from 'graphql';
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import type { Viewer } from '../../identity/permissions.ts';
 import { Job } from '../../jobs/graphql/jobs.ts';
-import { visibleTo } from '../../jobs/jobs.ts';
+import { visibleTo } from '../../jobs/requests/jobs.ts';
 import { builder, INPUT } from '../../platform/schema/builder.ts';
 import type { Context, ContextServices } from '../../platform/schema/context.ts';
 import {

@@ -1,7 +1,7 @@
 /** Derives the status of runs, and of their commits, from the status of their jobs. */
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import type { CommitState, JobStatus, RunStatus } from '../../../prisma/generated/enums.ts';
-import { isNeedMet } from '../../jobs/jobs.ts';
+import { isNeedMet } from '../../jobs/requests/jobs.ts';
 import { runStatement } from '../../platform/database/statement.ts';
 import { notifyReaders } from '../../platform/events/outbox.ts';
 import { removeRunStatuses, reportRunStatuses } from '../../repositories/repositories.ts';

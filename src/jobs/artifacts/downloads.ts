@@ -15,7 +15,7 @@ import {
   paginateList,
 } from '../../platform/database/paging.ts';
 import type { Storage } from '../../platform/storage/storage.ts';
-import type { JobPayload } from '../payload.ts';
+import type { JobPayload } from '../record/payload.ts';
 import { type ArtifactEntry, type ArtifactKey, listArtifacts } from './store.ts';
 
 type Deps = { storage: Storage; signer: Signer; urls: Urls };

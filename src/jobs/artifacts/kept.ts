@@ -16,8 +16,8 @@ import { readCursorPage, type Sorting } from '../../platform/database/keyset.ts'
 import type { CursorPage, CursorPageRequest } from '../../platform/database/paging.ts';
 import { runStatement, type Transaction } from '../../platform/database/statement.ts';
 import type { Storage } from '../../platform/storage/storage.ts';
-import { KEEP_LABEL } from '../labels.ts';
-import { visibleTo } from '../visibility.ts';
+import { KEEP_LABEL } from '../record/labels.ts';
+import { visibleTo } from '../record/visibility.ts';
 import { removeArtifacts } from './store.ts';
 
 const keptColumns = {

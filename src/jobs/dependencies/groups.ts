@@ -1,6 +1,6 @@
 /** Groups that limit how many jobs run at once, and the texts that say what a blocked job waits for. */
 import type { GroupConflict, JobStatus, NeedCondition } from '../../../prisma/generated/enums.ts';
-import { isOver, PHASES, toProgress } from '../state.ts';
+import { isOver, PHASES, toProgress } from '../record/state.ts';
 
 /** A slot that a job needs before it may start; see the model `JobSlot`. */
 export type SlotRequest = {

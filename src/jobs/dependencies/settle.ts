@@ -12,8 +12,8 @@ import type pg from 'pg';
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import type { GroupConflict } from '../../../prisma/generated/enums.ts';
 import { runStatement } from '../../platform/database/statement.ts';
-import { cancelLockedJobs } from '../cancel.ts';
-import { isOver, lockJobs, PHASES, withLockedJobs } from '../state.ts';
+import { cancelLockedJobs } from '../record/cancel.ts';
+import { isOver, lockJobs, PHASES, withLockedJobs } from '../record/state.ts';
 import {
   describeNeeds,
   describeReplaced,

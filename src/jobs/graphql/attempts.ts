@@ -1,7 +1,7 @@
 /** GraphQL type of attempts. */
 import { builder } from '../../platform/schema/builder.ts';
 import { defineConnectionType } from '../../platform/schema/paging.ts';
-import * as jobs from '../jobs.ts';
+import * as jobs from '../requests/jobs.ts';
 import { AttemptOutcome } from './enums.ts';
 
 const Placement = builder.objectRef<jobs.Placement>('AttemptPlacement').implement({

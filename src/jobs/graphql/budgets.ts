@@ -1,7 +1,7 @@
 /** GraphQL types of budgets. */
 import { Namespace } from '../../identity/graphql/namespaces.ts';
 import { builder, INPUT } from '../../platform/schema/builder.ts';
-import * as budgets from '../budgets.ts';
+import * as budgets from '../record/budgets.ts';
 
 const BudgetOwner = builder.enumType('BudgetOwner', {
   description: 'Who has set a budget.',

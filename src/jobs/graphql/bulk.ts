@@ -1,6 +1,6 @@
 /** GraphQL mutations that change many jobs at once. */
 import { builder, INPUT } from '../../platform/schema/builder.ts';
-import * as bulk from '../bulk.ts';
+import * as bulk from '../requests/bulk.ts';
 import { JobFilter } from './filters.ts';
 
 const SkipReason = builder.enumType('JobSkipReason', {

@@ -1,8 +1,8 @@
 /** Declares the services that the resolvers of jobs need. */
 import type { Config } from '../../base/config/config.ts';
 import type { Storage } from '../../platform/storage/storage.ts';
-import type { QueuePositions } from '../queue-position.ts';
-import type { SecretBox } from '../secrets.ts';
+import type { QueuePositions } from '../queue/queue-position.ts';
+import type { SecretBox } from '../record/secrets.ts';
 
 declare module '../../platform/schema/context.ts' {
   interface ContextServices {

@@ -3,16 +3,16 @@ import type { Prisma } from '../../../prisma/generated/client.ts';
 import type { JobStatus as Status } from '../../../prisma/generated/enums.ts';
 import { builder } from '../../platform/schema/builder.ts';
 import { selectOf } from '../../platform/schema/select.ts';
+import type { MatrixValue } from '../record/matrix-values.ts';
 import {
   type ArrayRow,
   type ArrayTotals,
   countArrayJobs,
   findArray,
   readArrayTotals,
-} from '../dependencies/arrays.ts';
-import { DEPENDENCY_RULES } from '../dependencies/request.ts';
-import { findJob } from '../jobs.ts';
-import type { MatrixValue } from '../matrix-values.ts';
+} from '../requests/arrays.ts';
+import { findJob } from '../requests/jobs.ts';
+import { DEPENDENCY_RULES } from '../requests/needs.ts';
 import { defineEnum, JobStatus } from './enums.ts';
 
 const JobNeedCondition = defineEnum(

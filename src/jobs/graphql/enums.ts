@@ -2,8 +2,8 @@
 
 import type { GPUS, REGIONS } from '../../base/hardware.ts';
 import { builder } from '../../platform/schema/builder.ts';
-import type * as jobs from '../jobs.ts';
-import type { Sort } from '../lists.ts';
+import type * as jobs from '../requests/jobs.ts';
+import type { Sort } from '../requests/lists.ts';
 
 const toEnumName = (value: string) => value.toUpperCase().replaceAll('-', '_');
 

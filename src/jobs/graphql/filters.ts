@@ -1,6 +1,6 @@
 /** GraphQL types of labels and of filters for job lists. */
 import { builder } from '../../platform/schema/builder.ts';
-import type { Label } from '../labels.ts';
+import type { Label } from '../record/labels.ts';
 import { Gpu, JobStatus } from './enums.ts';
 
 export const JobLabel = builder.objectRef<Label>('JobLabel').implement({

@@ -2,9 +2,9 @@
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { builder } from '../../platform/schema/builder.ts';
 import { selectOf } from '../../platform/schema/select.ts';
-import { findArray } from '../dependencies/arrays.ts';
-import type { JobInput } from '../inputs.ts';
-import { findJob } from '../jobs.ts';
+import { findArray } from '../requests/arrays.ts';
+import type { JobInput } from '../requests/inputs.ts';
+import { findJob } from '../requests/jobs.ts';
 import { JobArray } from './dependencies.ts';
 
 export const JobInputArtifacts = builder.objectRef<JobInput>('JobInputArtifacts').implement({

@@ -1,10 +1,10 @@
 /** GraphQL fields for log views: ranges of a log by number and time, searches, and links for browsers. */
 import type { Viewer } from '../../identity/permissions.ts';
 import { builder, SortOrder } from '../../platform/schema/builder.ts';
-import type { LogEvent } from '../following.ts';
-import * as links from '../logs/links.ts';
 import { MAX_MATCHES, type SearchMatch, type SearchResult, searchLog } from '../logs/search.ts';
 import { readWindow } from '../logs/window.ts';
+import type { LogEvent } from '../requests/following.ts';
+import * as links from '../requests/log-links.ts';
 import { Job } from './jobs.ts';
 import { JobLogEvent, LogLineType } from './logs.ts';
 

@@ -1,7 +1,7 @@
 /** GraphQL types of logs and of the events of a log stream. */
 import { builder } from '../../platform/schema/builder.ts';
-import type { EndEvent, LogEvent, LogEventBatch } from '../following.ts';
-import type { LineEntry, StatusEntry } from '../logs/pages.ts';
+import type { LineEntry, StatusEntry } from '../record/journal-pages.ts';
+import type { EndEvent, LogEvent, LogEventBatch } from '../requests/following.ts';
 import { JobStatus } from './enums.ts';
 
 export const JobLogEvent = builder.interfaceRef<LogEvent>('JobLogEvent').implement({

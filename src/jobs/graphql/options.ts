@@ -2,7 +2,7 @@
 
 import * as hardware from '../../base/hardware.ts';
 import { builder } from '../../platform/schema/builder.ts';
-import { LABEL_NAME, MAX_LABELS } from '../labels.ts';
+import { LABEL_NAME, MAX_LABELS } from '../record/labels.ts';
 import {
   demandOptions,
   findLargestMachine,
@@ -11,7 +11,7 @@ import {
   type MachineSize,
   REQUEST_RULES as RULES,
   suggestSize,
-} from '../request.ts';
+} from '../requests/request.ts';
 import { Gpu, Region } from './enums.ts';
 
 const { HARDWARE_DEFAULTS: DEFAULTS } = hardware;

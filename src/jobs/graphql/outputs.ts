@@ -8,8 +8,8 @@ import {
 } from '../../platform/schema/paging.ts';
 import type { ArtifactFile } from '../artifacts/downloads.ts';
 import * as downloads from '../artifacts/downloads.ts';
-import type { AttemptUsagePoint } from '../usage-history.ts';
-import type { toAnalytics } from '../usage-sampling.ts';
+import type { AttemptUsagePoint } from '../costs/usage-history.ts';
+import type { toAnalytics } from '../costs/usage-sampling.ts';
 
 export const JobAnalytics = builder
   .objectRef<

@@ -1,8 +1,8 @@
 /** GraphQL types of servers and of the queue, for operators. */
 import type { Region as RegionName } from '../../base/hardware.ts';
 import { builder } from '../../platform/schema/builder.ts';
-import type { MachineState, QueuePoolState, ServerState, WorkerState } from '../overview.ts';
-import { listPools, listServers } from '../overview.ts';
+import type { MachineState, QueuePoolState, ServerState, WorkerState } from '../queue/overview.ts';
+import { listPools, listServers } from '../queue/overview.ts';
 import { Gpu, Region } from './enums.ts';
 
 const ServerRole = builder.enumType('ServerRole', {

@@ -3,7 +3,7 @@ import type { Prisma } from '../../../prisma/generated/client.ts';
 import { Namespace } from '../../identity/graphql/namespaces.ts';
 import { builder, INPUT } from '../../platform/schema/builder.ts';
 import { selectForChild } from '../../platform/schema/select.ts';
-import * as retention from '../retention.ts';
+import * as retention from '../retention/retention.ts';
 import { Job } from './jobs.ts';
 
 const DAYS = {

@@ -9,8 +9,8 @@ import {
   toFollowQuery,
   unwrapEvent,
 } from '../../platform/schema/subscription.ts';
-import * as following from '../following.ts';
-import * as jobs from '../jobs.ts';
+import * as following from '../requests/following.ts';
+import * as jobs from '../requests/jobs.ts';
 import { JobStatus } from './enums.ts';
 import { Job } from './jobs.ts';
 import { JobLogBatch, JobLogEvent } from './logs.ts';

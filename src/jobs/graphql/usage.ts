@@ -10,7 +10,7 @@ import {
   toConnection,
 } from '../../platform/schema/paging.ts';
 import { selectOf } from '../../platform/schema/select.ts';
-import { readNamespaceUsage, type UsageRow } from '../usage-ledger.ts';
+import { readNamespaceUsage, type UsageRow } from '../record/usage-ledger.ts';
 
 const UsagePeriod = builder.enumType('UsagePeriod', {
   description: 'The period of a usage row.',

@@ -5,9 +5,9 @@
 import type pg from 'pg';
 import { MicrosecondDate, toMicroseconds } from '../../platform/database/times.ts';
 import type { LogCursor } from '../../runners/runner.ts';
-import { PAGE_COLUMNS, pageRowsSql, toPageParameters } from './columns.ts';
+import { encodePages, type LogLine } from '../record/journal-pages.ts';
+import { PAGE_COLUMNS, pageRowsSql, toPageParameters } from '../record/page-columns.ts';
 import { COMPACT_AT, compactPages } from './compaction.ts';
-import { encodePages, type LogLine } from './pages.ts';
 
 type AppendInput = {
   jobId: string;

@@ -10,8 +10,8 @@ import type { Db } from '../../platform/database/client.ts';
 import { endOfMillisecond } from '../../platform/database/times.ts';
 import { logLimits, storageLimit } from '../../platform/limits/quotas.ts';
 import { type LogCursor, MAX_LINE_BYTES } from '../../runners/runner.ts';
+import { countTextBytes, type LogLine } from '../record/journal-pages.ts';
 import { appendLines, type LogTotals } from './append.ts';
-import { countTextBytes, type LogLine } from './pages.ts';
 
 type Deps = { pool: pg.Pool; db: Db; config: Config };
 

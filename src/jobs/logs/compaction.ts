@@ -1,8 +1,8 @@
 /** Merges the small pages of jobs that print few lines at a time, so that a log has full pages and only a few small pages. */
 import type pg from 'pg';
 import { inPoolTransaction } from '../../platform/database/client.ts';
-import { PAGE_COLUMNS, pageRowsSql, toPageParameters } from './columns.ts';
-import { decodePage, encodePages, type StoredPage } from './pages.ts';
+import { decodePage, encodePages, type StoredPage } from '../record/journal-pages.ts';
+import { PAGE_COLUMNS, pageRowsSql, toPageParameters } from '../record/page-columns.ts';
 
 /**
  * Number of small pages that triggers a merge. With this number, lines of 100 bytes that arrive one by one are each rewritten

@@ -4,14 +4,14 @@ import type { JobStatus } from '../../../prisma/generated/enums.ts';
 import { type Coalesced, coalesce } from '../../platform/database/coalesce.ts';
 import { retryWhileUnavailable } from '../../platform/database/outage.ts';
 import type { Bus } from '../../platform/events/bus.ts';
-import { isOver } from '../state.ts';
 import {
   decodePage,
   type JournalEntry,
   PAGE_BYTES,
   PAGE_ENTRIES,
   type StoredPage,
-} from './pages.ts';
+} from '../record/journal-pages.ts';
+import { isOver } from '../record/state.ts';
 
 type FollowStep =
   | { kind: 'entries'; entries: readonly JournalEntry[] }

@@ -10,7 +10,7 @@ import {
   type LineEntry,
   PAGE_ENTRIES,
   type StoredPage,
-} from './pages.ts';
+} from '../record/journal-pages.ts';
 
 /** The maximum and the default of `tail`, as documented for the API. */
 const MAX_TAIL = 10_000;

@@ -6,7 +6,12 @@
 import type pg from 'pg';
 import { busy, invalid } from '../../base/errors.ts';
 import type { Allowance } from '../../platform/limits/reads.ts';
-import { countTextBytes, decompressPage, type LineEntry, parsePage } from './pages.ts';
+import {
+  countTextBytes,
+  decompressPage,
+  type LineEntry,
+  parsePage,
+} from '../record/journal-pages.ts';
 import { type JournalPage, readJournalStep } from './walk.ts';
 
 export type SearchQuery = {

@@ -1,6 +1,6 @@
 /** Reads a whole journal in steps of a few pages, forwards or backwards, so that a large log is never in memory at once. */
 import type pg from 'pg';
-import { decodePage, PAGE_BYTES, PAGE_ENTRIES, type StoredPage } from './pages.ts';
+import { decodePage, PAGE_BYTES, PAGE_ENTRIES, type StoredPage } from '../record/journal-pages.ts';
 
 /** Bytes of JSON after which a step takes no further page. */
 const STEP_BYTES = 16 * PAGE_BYTES;

@@ -4,7 +4,12 @@ import type pg from 'pg';
 import { invalid } from '../../base/errors.ts';
 import { MicrosecondDate, toMicroseconds } from '../../platform/database/times.ts';
 import type { Allowance } from '../../platform/limits/reads.ts';
-import { decodePage, type JournalEntry, PAGE_ENTRIES, type StoredPage } from './pages.ts';
+import {
+  decodePage,
+  type JournalEntry,
+  PAGE_ENTRIES,
+  type StoredPage,
+} from '../record/journal-pages.ts';
 import { firstSeqAfter } from './read.ts';
 
 export type WindowQuery = {

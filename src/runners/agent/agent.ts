@@ -4,7 +4,7 @@
  * the job continues while no server answers, for the time of the lease at most.
  *
  * A small script that the engine starts on the node loads this program from the worker (`/agents/agent.mjs`, one file built by
- * `build.ts`), so its version is always that of the worker.
+ * `../../programs/build.ts`), so its version is always that of the worker.
  */
 import { execFile } from 'node:child_process';
 import { randomBytes, randomUUID } from 'node:crypto';

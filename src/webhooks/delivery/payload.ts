@@ -1,7 +1,7 @@
 /** Renders the body of a message: `{id, type, timestamp, namespace, data}` as JSON. */
 
 import type { Urls } from '../../base/urls.ts';
-import { payloadToSend } from '../../jobs/jobs.ts';
+import { payloadToSend } from '../../jobs/requests/jobs.ts';
 import type { Signer } from '../../platform/crypto/signed-links.ts';
 
 /** A row of `webhook_messages`. `data` is the data of the event, or of a ping. */

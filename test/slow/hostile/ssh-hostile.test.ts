@@ -7,7 +7,7 @@ import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
 import { join } from 'node:path';
 import ssh2 from 'ssh2';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
-import type { SshLimits } from '../../../src/ssh/front/protocol.ts';
+import type { SshLimits } from '../../../src/api/ssh/front/protocol.ts';
 import { eventually } from '../../support/eventually.ts';
 import { Workspace } from '../../support/git.ts';
 import { Client, cloneDatabase, startApp, type TestApp } from '../../support/harness.ts';

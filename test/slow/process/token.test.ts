@@ -15,7 +15,7 @@ function makeToken(dataDir: string, ...args: string[]) {
   return new Promise<{ code: number; stdout: string; stderr: string }>((resolve) => {
     execFile(
       process.execPath,
-      ['src/token.ts', ...args],
+      ['src/programs/token.ts', ...args],
       { cwd: ROOT, env },
       (error, stdout, stderr) => resolve({ code: Number(error?.code ?? 0), stdout, stderr }),
     );

@@ -1,0 +1,133 @@
+/**
+ * The server's Unix socket for the SSH front process: it looks up the owners of keys, and runs the commands of clients
+ * whose key was verified. Only the server's user can enter its folder.
+ */
+
+import { randomUUID } from 'node:crypto';
+import { once } from 'node:events';
+import { rm } from 'node:fs/promises';
+import { createServer, type Socket } from 'node:net';
+import type { Duplex } from 'node:stream';
+import { setTimeout as delay } from 'node:timers/promises';
+import { findSshKeyOwner } from '../../identity/authenticate.ts';
+import {
+  type ExecRequest,
+  encodeJsonFrame,
+  FrameReader,
+  type KeyLookup,
+  type KeyOwner,
+  type Kind,
+} from './frames.ts';
+import { type Command, type Deps, type ForwardedCommand, serveCommand } from './session.ts';
+
+/** The front process sends the first frame immediately after it connects. */
+const FIRST_FRAME_MS = 10_000;
+/** Time that a stopping server gives running commands to end. */
+const DRAIN_MS = 10_000;
+
+type Gateway = AsyncDisposable & {
+  /** Number of running commands. */
+  readonly running: number;
+  /** Runs a command that another server forwarded, because this one has the repository. */
+  serve(forwarded: ForwardedCommand, socket: Duplex): void;
+};
+
+/** @param path of the socket, in a folder that only the server's user can enter */
+export async function openGateway(services: Deps, path: string): Promise<Gateway> {
+  const running = new Set<Duplex>();
+  const sockets = new Set<Socket>();
+  let onLastCommandEnd = () => {};
+  const server = createServer((socket) => {
+    sockets.add(socket);
+    socket.once('close', () => sockets.delete(socket));
+    // Ignored, because `close` follows.
+    socket.on('error', () => {});
+    answer(socket).catch((error) => {
+      services.log.error({ err: error }, 'a request of the SSH front process failed');
+      socket.destroy();
+    });
+  });
+
+  async function answer(socket: Socket): Promise<void> {
+    const first = await readFirstFrame(socket);
+    if (!first) return void socket.destroy();
+    if (first.kind === 'keyLookup') {
+      const { fingerprint } = first.value as KeyLookup;
+      const owner = await findSshKeyOwner(services, fingerprint);
+      const keyOwner: KeyOwner = owner
+        ? { id: owner.keyId, userId: owner.userId, name: owner.username }
+        : null;
+      socket.end(encodeJsonFrame('keyOwner', keyOwner));
+    } else if (first.kind === 'exec') {
+      const opening = first.value as ExecRequest;
+      await run({ opening, requestId: randomUUID(), isForwarded: false }, socket);
+    } else socket.destroy();
+  }
+
+  function run(command: Command, socket: Duplex): Promise<void> {
+    running.add(socket);
+    socket.once('close', () => {
+      if (running.delete(socket) && running.size === 0) onLastCommandEnd();
+    });
+    return serveCommand(services, command, socket);
+  }
+
+  // A killed server leaves its socket file.
+  await rm(path, { force: true });
+  server.listen(path);
+  await once(server, 'listening');
+  server.on('error', (error) =>
+    services.log.error({ err: error }, 'the socket for the SSH front process failed'),
+  );
+  return {
+    get running() {
+      return running.size;
+    },
+    serve(forwarded, socket) {
+      socket.on('error', () => {});
+      run({ ...forwarded, isForwarded: true }, socket);
+    },
+    async [Symbol.asyncDispose]() {
+      const closed = new Promise((resolve) => server.close(resolve));
+      const drained = new AbortController();
+      onLastCommandEnd = () => drained.abort();
+      if (running.size > 0) await delay(DRAIN_MS, undefined, drained).catch(() => {});
+      for (const socket of [...sockets, ...running]) socket.destroy();
+      await closed;
+    },
+  };
+}
+
+/** Returns the first frame, or null if none arrives. Leaves the socket paused at the byte after the frame. */
+async function readFirstFrame(socket: Socket): Promise<{ kind: Kind; value: unknown } | null> {
+  const { promise, resolve } = Promise.withResolvers<{ kind: Kind; value: unknown } | null>();
+  const timer = setTimeout(() => resolve(null), FIRST_FRAME_MS);
+  socket.once('close', () => resolve(null));
+  let frame: { kind: Kind; value: unknown } | undefined;
+  const reader = new FrameReader({
+    bytes: () => resolve(null),
+    json: (kind, value) => {
+      frame ??= { kind, value };
+    },
+  });
+  const read = (chunk: Buffer) => {
+    try {
+      // Read byte by byte, to stop exactly at the end of this short frame.
+      for (let at = 0; at < chunk.length && !frame; at++) {
+        reader.push(chunk.subarray(at, at + 1));
+        if (!frame) continue;
+        socket.off('data', read).pause();
+        if (at + 1 < chunk.length) socket.unshift(chunk.subarray(at + 1));
+        resolve(frame);
+      }
+    } catch {
+      resolve(null);
+    }
+  };
+  socket.on('data', read);
+  try {
+    return await promise;
+  } finally {
+    clearTimeout(timer);
+  }
+}

@@ -1,0 +1,381 @@
+/**
+ * Supervises one attempt, from the checkout to the last log line.
+ *
+ * The server can be killed at any step, so each step starts from stored state: a second call for the same attempt reads the
+ * stored handle, asks the runner for the state of the process, and continues from there.
+ */
+
+import { inSpan, inTrace } from '../../platform/tracing/spans.ts';
+import type { JobValues } from '../../repositories/secrets/secrets.ts';
+import {
+  AttemptLost,
+  type Handle,
+  type LogCursor,
+  type Outcome,
+  RunnerUnavailable,
+  Unstartable,
+} from '../../runners/runner.ts';
+import { sampleUsageUntilAborted } from '../costs/usage-sampling.ts';
+import { createAttemptLogWriter } from '../logs/cap.ts';
+import { createMask } from '../logs/mask.ts';
+import type { ClaimedAttempt } from '../queue/claim.ts';
+import type { LogLine } from '../record/journal-pages.ts';
+import type { Secrets } from '../record/secrets.ts';
+import { commitMove, PHASES, statusTopic, toProgress } from '../record/state.ts';
+import { type Attempt, type Deps, type Hold, readAttempt, readHold } from './attempt-row.ts';
+import {
+  type CollectedArtifacts,
+  collectArtifacts,
+  finishAttempt,
+  killProcess,
+  recordExitCode,
+} from './finish.ts';
+import { maskIdTokens, refreshIdTokens } from './id-tokens.ts';
+import { prepare } from './prepare.ts';
+import { createProgressReporter, type ProgressReporter } from './progress-reporter.ts';
+import { retry } from './retry.ts';
+import { readAttemptValues } from './values.ts';
+
+/** A line by which a program sets the `progress` of its job. */
+const PROGRESS = /^::progress::(.*)$/s;
+
+type AttemptIds = Pick<ClaimedAttempt, 'attemptId' | 'jobId'>;
+
+/**
+ * Supervises an attempt until its end is recorded. The caller then removes the attempt from the runner.
+ * @returns whether the attempt has ended; false when `stopping` aborts first, and the process continues unsupervised
+ * @throws the error of a failed step; the next call continues from that step
+ */
+export async function superviseAttempt(
+  deps: Deps,
+  ids: AttemptIds,
+  stopping: AbortSignal,
+): Promise<boolean> {
+  await using supervised = new SupervisedAttempt(deps, ids, stopping);
+  return await supervised.run();
+}
+
+/** A started attempt. `isRecorded`: this process has recorded the start. */
+type BegunAttempt = { handle: Handle; isRecorded: boolean };
+
+const LOST: Outcome = { kind: 'lost' };
+
+/**
+ * One attempt in its four phases: prepare, start, follow, finish. Three signals end a phase early: the server stops, the job
+ * has ended, or the attempt is over.
+ */
+class SupervisedAttempt implements AsyncDisposable {
+  readonly #deps: Deps;
+  readonly #ids: AttemptIds;
+  readonly #stopping: AbortSignal;
+  readonly #jobEnd = new AbortController();
+  readonly #end = new AbortController();
+  /** Aborts when the attempt no longer holds its job: it was cancelled or deleted, or the attempt was taken for lost. */
+  readonly #jobEnded: AbortSignal;
+  /** Aborts when nothing of the attempt is needed any more, because the job was deleted together with its artifacts. */
+  readonly #over: AbortSignal;
+  readonly #watching: Promise<void>;
+  /** The process to signal, once there is one. */
+  #handle: Handle | undefined;
+  #signalToSend: 'TERM' | 'KILL' | undefined;
+  #sentSignal: 'TERM' | 'KILL' | undefined;
+
+  /** @param stopping aborts when the server stops; the other signals abort with it */
+  constructor(deps: Deps, ids: AttemptIds, stopping: AbortSignal) {
+    this.#deps = deps;
+    this.#ids = ids;
+    this.#stopping = stopping;
+    this.#jobEnded = AbortSignal.any([this.#jobEnd.signal, stopping]);
+    this.#over = AbortSignal.any([this.#end.signal, stopping]);
+    // Before the attempt is read, so that no later change is missed.
+    this.#watching = this.#watchJob();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#end.abort();
+    await this.#watching;
+  }
+
+  /** @returns whether the end is recorded; false when the server stops first */
+  async run(): Promise<boolean> {
+    const { attemptId } = this.#ids;
+    const attempt = await readAttempt(this.#deps, attemptId);
+    if (!attempt) return true;
+    const { job, number } = attempt;
+    const isCancelled = job.status === 'cancelled';
+    this.#update(job.attemptId === attemptId ? 'held' : isCancelled ? 'cancelled' : 'lost');
+    const attributes = {
+      'loam.job.id': job.id,
+      'loam.attempt.id': attemptId,
+      'loam.attempt.number': number,
+      'loam.job.gpu': job.gpu,
+      'loam.job.region': job.region,
+    };
+    return await inTrace('job attempt', attributes, async (span) => {
+      const outcome = await this.#runProcess(attempt);
+      if (!outcome || this.#stopping.aborted) return false;
+      const collected = await this.#collect(attempt, outcome);
+      if (this.#stopping.aborted) return false;
+      const final = collected.areLost ? LOST : outcome;
+      span.setAttributes(spanAttributes(final));
+      await inSpan('finish', {}, () => finishAttempt(this.#deps, attempt, final, collected));
+      return true;
+    });
+  }
+
+  /** @returns null when the server stops first */
+  async #runProcess(attempt: Attempt): Promise<Outcome | null> {
+    // A job that was reported as cancelled before its start must never start. Its machine may never answer, so it is not asked.
+    if (!attempt.startedAt && this.#jobEnd.signal.aborted) return LOST;
+    const values = await readAttemptValues(this.#deps, attempt);
+    if ('problem' in values) {
+      // Without the secrets the log cannot be masked, so no line may be stored.
+      await killProcess(this.#deps, attempt);
+      return { kind: 'unstartable', reason: values.problem };
+    }
+    await using progress = createProgressReporter(this.#deps, attempt);
+    const prepared = await this.#prepare(attempt, values, progress);
+    if ('outcome' in prepared) return prepared.outcome;
+    // From here on, because the start may take hours in a cluster.
+    await using _ = refreshIdTokens(this.#deps, attempt, prepared.handle, this.#over);
+    const begun = await inSpan('start', {}, () => this.#start(attempt, prepared.handle, progress));
+    if ('outcome' in begun) return begun.outcome;
+    return await inSpan('run', {}, () => this.#follow(attempt, begun, values.secrets));
+  }
+
+  /** Prepares the attempt, unless it has started or is prepared already. */
+  async #prepare(
+    attempt: Attempt,
+    values: JobValues,
+    progress: ProgressReporter,
+  ): Promise<{ handle: Handle } | { outcome: Outcome }> {
+    const { runner } = this.#deps;
+    const handle = attempt.handle as Handle | null;
+    if (handle && (attempt.startedAt || (await runner.attach(handle)) !== 'unprepared'))
+      return { handle };
+    return inSpan('prepare', {}, () =>
+      prepare(this.#deps, attempt, values, progress, this.#jobEnded),
+    );
+  }
+
+  /**
+   * Starts the process unless it runs already. In a cluster it may wait for hours, until the attempt no longer holds its job or
+   * the server stops.
+   */
+  async #start(
+    attempt: Attempt,
+    prepared: Handle,
+    { report }: ProgressReporter,
+  ): Promise<BegunAttempt | { outcome: Outcome }> {
+    const { runner } = this.#deps;
+    const state = await runner.attach(prepared);
+    if (state === 'gone') return { outcome: LOST };
+    // The prepared attempt disappeared after the last check; or, if it is recorded as started, a power failure undid the
+    // runner's own record of the start.
+    if (state === 'unprepared') {
+      if (attempt.startedAt) return { outcome: LOST };
+      throw new RunnerUnavailable('the prepared attempt does not exist any more');
+    }
+    const begun = { handle: prepared, isRecorded: false };
+    if (state !== 'prepared') return begun;
+    const signal = this.#jobEnded;
+    if (signal.aborted) return { outcome: LOST };
+    // A job that was reported as cancelled before its start must never start, so the runner asks immediately before the start.
+    const mayBegin = async (handle = prepared) => {
+      begun.handle = handle;
+      begun.isRecorded = await markRunning(this.#deps, attempt, handle);
+      return begun.isRecorded;
+    };
+    try {
+      const hasStarted = await runner.start(prepared, mayBegin, { report, signal });
+      return hasStarted ? begun : { outcome: LOST };
+    } catch (error) {
+      if (error instanceof AttemptLost) return { outcome: { kind: 'lost', reason: error.message } };
+      if (!(error instanceof Unstartable)) throw error;
+      return { outcome: { kind: 'unstartable', reason: error.message } };
+    }
+  }
+
+  /** Follows a started process until its log has ended. @returns null when the server stops first */
+  async #follow(
+    attempt: Attempt,
+    { handle, isRecorded }: BegunAttempt,
+    secrets: Secrets,
+  ): Promise<Outcome | null> {
+    const { runner } = this.#deps;
+    const following = new AbortController();
+    const signal = AbortSignal.any([this.#over, following.signal]);
+    const stopOnFailure = <T>(work: Promise<T>) =>
+      work.catch((error) => {
+        following.abort();
+        throw error;
+      });
+    const sampling = sampleUsageUntilAborted(this.#deps, attempt, handle, signal);
+    // No log line is stored, and no signal is sent, before the job is recorded as running.
+    const running = stopOnFailure(
+      (isRecorded ? Promise.resolve() : markRunning(this.#deps, attempt, handle)).then(() =>
+        this.#setProcess(handle),
+      ),
+    );
+    const copying = stopOnFailure(
+      copyLog(this.#deps, attempt, { handle, secrets, running }, signal),
+    );
+    const waiting = runner.wait(handle, signal).then(async (outcome) => {
+      // The log of a machine that does not answer may not end.
+      if (outcome.kind === 'lost' && outcome.unreachable) following.abort();
+      // Not together with the end, because the last lines of the log may have to wait for disk space.
+      if (this.#jobEnd.signal.aborted) await recordExitCode(this.#deps, attempt, outcome);
+      return outcome;
+    });
+    // Waits until all have settled, so that no work for this attempt continues after the return.
+    const settled = await Promise.allSettled([running, copying, waiting]);
+    following.abort();
+    await sampling;
+    if (this.#stopping.aborted) return null;
+    // The process is killed when the attempt is removed.
+    if (this.#over.aborted) return LOST;
+    for (const result of settled) if (result.status === 'rejected') throw result.reason;
+    return await waiting;
+  }
+
+  /** Stores the artifacts, which may take hours, unless the job is deleted together with them, or the server stops. */
+  async #collect(attempt: Attempt, outcome: Outcome): Promise<CollectedArtifacts> {
+    if (attempt.job.outputPath === null || outcome.kind !== 'exited' || !this.#handle) return {};
+    const handle = this.#handle;
+    const signal = this.#over;
+    await markExited(this.#deps, attempt, outcome);
+    // The output stays in the attempt's folder until there is room to store it.
+    await this.#deps.space.untilFree(signal);
+    if (signal.aborted) return {};
+    try {
+      return await inSpan('collect', {}, () =>
+        collectArtifacts(this.#deps, attempt, handle, outcome, signal),
+      );
+    } catch (error) {
+      if (signal.aborted) return {};
+      throw error;
+    }
+  }
+
+  /**
+   * Watches whether the attempt still holds its job. When the job is cancelled, or deleted with its artifacts kept, its process
+   * gets SIGTERM; when the attempt was taken for lost or the job was discarded, SIGKILL. A check is retried if it fails because
+   * the database is unavailable or the signal could not be sent.
+   */
+  async #watchJob(): Promise<void> {
+    const { bus, log } = this.#deps;
+    const { jobId } = this.#ids;
+    const signal = this.#over;
+    const check = async () => {
+      this.#update(await readHold(this.#deps, this.#ids));
+      await this.#signalProcess();
+    };
+    // The first wake needs no check: `run` reads the attempt.
+    for await (const reason of bus.wakes(statusTopic(jobId), signal))
+      if (reason !== 'start') await retry(`Watching job ${jobId}`, check, { bus, log, signal });
+  }
+
+  #update(hold: Hold): void {
+    if (hold === 'held') return;
+    // A job that was cancelled and then deleted keeps the rest of its grace period to write its artifacts.
+    this.#signalToSend = hold === 'cancelled' || hold === 'deleted' ? 'TERM' : 'KILL';
+    this.#jobEnd.abort();
+    if (hold === 'discarded') this.#end.abort();
+  }
+
+  #setProcess(handle: Handle): void {
+    this.#handle = handle;
+    if (this.#signalToSend) this.#deps.bus.notify(statusTopic(this.#ids.jobId));
+  }
+
+  async #signalProcess(): Promise<void> {
+    const signal = this.#signalToSend;
+    if (!this.#handle || !signal || this.#sentSignal === signal) return;
+    await this.#deps.runner.signal(this.#handle, signal);
+    this.#sentSignal = signal;
+  }
+}
+
+function spanAttributes(outcome: Outcome) {
+  if (outcome.kind !== 'exited') return { 'loam.attempt.outcome': outcome.kind };
+  const { exitCode, timedOut } = outcome;
+  return {
+    'loam.attempt.outcome': timedOut ? 'timed_out' : 'exited',
+    'process.exit.code': exitCode,
+  };
+}
+
+/**
+ * Records the start, and the handle with which the process is found again.
+ * @returns whether the process may start, because the attempt holds the job
+ */
+async function markRunning(
+  { pool, runner }: Deps,
+  { id, job }: Attempt,
+  handle: Handle,
+): Promise<boolean> {
+  let holdsJob = false;
+  const started = { handle, runner: String(handle.runner ?? runner.name) };
+  await commitMove(pool, job.id, (locked, now) => {
+    holdsJob = locked.attemptId === id;
+    if (!holdsJob || locked.status !== 'queued') return null;
+    const set = { startedAt: locked.startedAt ?? now };
+    return { to: 'running', phase: PHASES.running, attempt: { id, startedAt: now, started }, set };
+  });
+  return holdsJob;
+}
+
+/**
+ * Records the end of the process before its artifacts are stored. Storing them may take hours. That time is not billed, and a
+ * cancellation has no process to signal.
+ */
+async function markExited({ pool }: Deps, { id, job }: Attempt, outcome: Outcome): Promise<void> {
+  if (outcome.kind !== 'exited') return;
+  const { startedAt, endedAt: at, exitCode } = outcome;
+  await commitMove(pool, job.id, (locked) => {
+    if (locked.attemptId !== id || locked.status !== 'running') return null;
+    const attempt = { id, startedAt, exited: { at, exitCode } };
+    return { to: 'running', phase: PHASES.storing, attempt };
+  });
+}
+
+/** Masks the secrets of the job, and the tokens that prove its identity. */
+function createAttemptMask(
+  { jobTokens }: Deps,
+  { id, job }: Attempt,
+  secrets: Secrets,
+): (text: string) => string {
+  if (job.identity === null) return createMask(secrets);
+  const mask = createMask({ ...secrets, LOAM_TOKEN: jobTokens.codeOf(id) });
+  // Identity tokens first: they could contain the encoded form of a short secret.
+  return (text) => mask(maskIdTokens(text));
+}
+
+/** Copies the runner's log into the journal until it ends. `running` settles when the job is recorded as running. */
+async function copyLog(
+  deps: Deps,
+  attempt: Attempt,
+  { handle, secrets, running }: { handle: Handle; secrets: Secrets; running: Promise<void> },
+  stopping: AbortSignal,
+): Promise<void> {
+  const mask = createAttemptMask(deps, attempt, secrets);
+  const from = attempt.logCursor as LogCursor | null;
+  const writer = createAttemptLogWriter(deps, { job: attempt.job, attemptId: attempt.id, from });
+  for await (const { lines, cursor } of deps.runner.logs(handle, from, stopping)) {
+    const shown: LogLine[] = [];
+    let progress: string | undefined;
+    for (const { message, stream, timestamp } of lines) {
+      // PostgreSQL's text type cannot store NUL.
+      const text = mask(message.replaceAll('\0', '\uFFFD'));
+      const printed = stream === 'stdout' ? PROGRESS.exec(text)?.[1] : undefined;
+      if (printed === undefined) shown.push({ timestamp, message: text });
+      else progress = toProgress(printed.trim());
+    }
+    await running;
+    // Storing lines needs disk space. Until there is enough, the runner keeps the log.
+    await deps.space.untilFree(stopping);
+    // False if the job was deleted, or another worker stores this log.
+    if (!(await writer.append({ lines: shown, to: cursor, progress }))) return;
+    deps.metrics.logLinesStored(shown.length);
+  }
+}

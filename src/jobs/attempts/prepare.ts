@@ -1,0 +1,142 @@
+/** Prepares an attempt on the runner before its start: the checkout with the inputs, the image and the environment. */
+import { mkdir } from 'node:fs/promises';
+import { AppError } from '../../base/errors.ts';
+import { diskLimits } from '../../base/hardware.ts';
+import { isDatabaseUnavailable } from '../../platform/database/outage.ts';
+import type { JobValues } from '../../repositories/secrets/secrets.ts';
+import {
+  type AttemptSpec,
+  type Handle,
+  type Outcome,
+  RunnerUnavailable,
+  Unstartable,
+} from '../../runners/runner.ts';
+import { computeOutputLimits } from '../logs/cap.ts';
+import { readJobIdentity, tokenVariables } from '../record/identity.ts';
+import { attemptTimeoutMs } from '../record/limits.ts';
+import { PHASES } from '../record/state.ts';
+import { readInputs } from '../requests/inputs.ts';
+import type { Attempt, Deps } from './attempt-row.ts';
+import { issueIdTokens } from './id-tokens.ts';
+import { copyInputs } from './inputs.ts';
+import type { ProgressReporter } from './progress-reporter.ts';
+import { isTransient } from './retry.ts';
+
+/**
+ * Prepares the attempt. The caller stores the handle when it moves the job to `running`, before the process starts. If that
+ * does not happen, the attempt is prepared again.
+ * @throws transient errors, so that the caller retries; any other error becomes the outcome of the attempt
+ */
+export async function prepare(
+  deps: Deps,
+  attempt: Attempt,
+  values: JobValues,
+  progress: ProgressReporter,
+  ended: AbortSignal,
+): Promise<{ handle: Handle } | { outcome: Outcome }> {
+  if (ended.aborted) return { outcome: { kind: 'lost' } };
+  const { runner, log } = deps;
+  const { id, job } = attempt;
+  try {
+    const files = readJobIdentity(job).idTokens ? await issueIdTokens(deps, id) : {};
+    if (files === null) return { outcome: { kind: 'lost' } };
+    const spec = buildSpec(deps, attempt, values, files, progress);
+    return { handle: await runner.prepare(spec, ended) };
+  } catch (error) {
+    if (ended.aborted) return { outcome: { kind: 'lost' } };
+    if (isDatabaseUnavailable(error) || isTransient(error)) {
+      if (error instanceof RunnerUnavailable) progress.report(PHASES.away);
+      // The partial checkout may be the reason for a full disk.
+      await runner
+        .remove({ attempt: id })
+        .catch((cause) =>
+          log.error({ err: cause, job: job.id }, 'Cannot remove a partly prepared attempt'),
+        );
+      throw error;
+    }
+    const isExpected = error instanceof Unstartable || error instanceof AppError;
+    if (!isExpected) log.error({ err: error, job: job.id }, 'Cannot prepare the job');
+    const failure = job.repo
+      ? 'The repository could not be cloned'
+      : 'The job could not be prepared';
+    const reason = isExpected ? error.message : `${failure}. See the log of the server.`;
+    return { outcome: { kind: 'unstartable', reason } };
+  }
+}
+
+function buildSpec(
+  deps: Deps,
+  { id, machine, number, job, hasLargeFiles }: Attempt,
+  values: JobValues,
+  files: AttemptSpec['files'],
+  { report }: ProgressReporter,
+): AttemptSpec {
+  const { repositoryId, commitSha, outputPath, gpu, gpuCount, cpu, memoryGb } = job;
+  const source = job.repo === null ? null : { repositoryId, commitSha };
+  const inputs = readInputs(job);
+  const checkOut = (
+    { repositoryId, commitSha }: NonNullable<typeof source>,
+    dir: string,
+    signal: AbortSignal,
+  ) => {
+    if (!repositoryId || !commitSha)
+      throw new Unstartable(`The repository ${job.repo} was deleted`);
+    const limits = diskLimits(job.diskGb);
+    const { room } = deps.space;
+    // The previous progress may be about the image.
+    report(PHASES.cloning);
+    const target = { repositoryId, commitSha, hasLargeFiles, dir };
+    return deps.checkout({ attemptId: id, ...target, signal, room, ...limits });
+  };
+  const given = { ...values.env, ...values.secrets };
+  return {
+    id,
+    machine,
+    command: job.command,
+    image: job.image,
+    job: { id: job.id, name: job.name, namespace: job.namespace.name },
+    hardware: job,
+    timeoutMs: attemptTimeoutMs(job),
+    log: computeOutputLimits(deps, job),
+    report,
+    files,
+    env: {
+      ...given,
+      ...jobTokenVariables(deps, { id, job }, given),
+      JOB_ID: job.id,
+      JOB_NAME: job.name,
+      JOB_NAMESPACE: job.namespace.name,
+      JOB_ATTEMPT: String(number),
+      JOB_COMMIT_SHA: commitSha ?? '',
+      JOB_OUTPUT_PATH: outputPath ?? '',
+      GPU_COUNT: String(gpu === 'none' ? 0 : gpuCount),
+      CPU_CORES: String(cpu),
+      MEMORY_GB: String(memoryGb),
+      CI: 'true',
+      ...(job.arrayIndex !== null && {
+        JOB_ARRAY_INDEX: String(job.arrayIndex),
+        JOB_ARRAY_SIZE: String(job.arraySize),
+      }),
+    },
+    checkout:
+      source || inputs.length > 0
+        ? async (dir, signal) => {
+            const bytes = source ? await checkOut(source, dir, signal) : 0;
+            if (inputs.length === 0) return;
+            if (!source) await mkdir(dir);
+            report(PHASES.inputs);
+            await copyInputs(deps, job, { dir, bytes }, signal);
+          }
+        : null,
+  };
+}
+
+/** @returns the variables of the job token; none if the job has no permissions */
+function jobTokenVariables(
+  { jobTokens }: Deps,
+  { id, job }: Pick<Attempt, 'id' | 'job'>,
+  given: Readonly<Record<string, string>>,
+): Record<string, string> {
+  const { url, permissions } = readJobIdentity(job);
+  return url && permissions ? tokenVariables(url, jobTokens.tokenOf(id), given) : {};
+}

@@ -1,0 +1,189 @@
+/**
+ * Computes the queue position of waiting jobs on request, from reads that are cached for two seconds, so that the load does not
+ * grow with the number of requests. A position follows the claim order (`claim.ts`) over all regions of a GPU model, as
+ * if no running job ended. The estimated start assumes that as many jobs of the GPU model run as now, each as long as recent
+ * jobs.
+ */
+import type pg from 'pg';
+import type { Prisma } from '../../../prisma/generated/client.ts';
+import { describeNeed, readLiveMachines } from './worker-capacity.ts';
+
+export const positionColumns = {
+  id: true,
+  namespaceId: true,
+  status: true,
+  attemptId: true,
+  blocked: true,
+  availableAt: true,
+  progress: true,
+  gpu: true,
+  gpuCount: true,
+  image: true,
+  cpu: true,
+  memoryGb: true,
+  region: true,
+} as const satisfies Prisma.JobSelect;
+type JobRow = Prisma.JobGetPayload<{ select: typeof positionColumns }>;
+
+export type QueuePosition = {
+  /** The requested resources, in words. */
+  waitsFor: string;
+  /** Why no live worker has these resources, in words; null if a worker has them. */
+  missing: string | null;
+  /** From 1; null if the job is behind more jobs than are read (`MAX_IDS`). */
+  position: number | null;
+  /** Null if there is no recent or no running job from which to estimate it. */
+  estimatedStart: Date | null;
+};
+
+export type QueuePositions = {
+  /** @returns null for a job that does not wait in the queue: it is blocked, or is delayed before a retry */
+  findPosition(job: JobRow): Promise<QueuePosition | null>;
+  /** Returns the `progress` of a job: its queue position while it waits, otherwise the stored text. */
+  progressOf(job: JobRow): Promise<string>;
+};
+
+const CACHE_MS = 2_000;
+/** Longer, because the rate changes slowly. */
+const RATE_CACHE_MS = 10_000;
+/** Maximum number of job ids that are read of a namespace and pool. */
+const MAX_IDS = 1_000;
+/** Maximum number of rows of `queue_lines` that are read for a GPU model. */
+const MAX_NAMESPACE_QUEUES = 5_000;
+/** A cache with this many keys is cleared. */
+const MAX_CACHED_KEYS = 1_000;
+
+/** The waiting jobs and open attempts of a namespace, for one GPU model. */
+type NamespaceBacklog = { namespaceId: string; waiting: number; held: number };
+/** `seconds`: the mean duration of recent attempts. `running`: how many attempts are open. */
+type RecentRate = { seconds: number | null; running: number };
+
+export function createQueuePositions({ pool }: { pool: pg.Pool }): QueuePositions {
+  const backlogsOf = cacheTtl(CACHE_MS, (gpu: string) => readBacklogs(pool, gpu));
+  const firstIdsOf = cacheTtl(CACHE_MS, (key: string) => readIds(pool, key.split(' ')));
+  const rateOf = cacheTtl(RATE_CACHE_MS, (gpu: string) => readRecentRate(pool, gpu));
+  const liveMachines = cacheTtl(CACHE_MS, () => readLiveMachines({ pool }));
+
+  async function findPosition(job: JobRow): Promise<QueuePosition | null> {
+    const { gpu, region, namespaceId } = job;
+    const isDelayed = job.blocked || job.availableAt > new Date();
+    if (job.status !== 'queued' || job.attemptId !== null || isDelayed) return null;
+    const { waitsFor, missing } = describeNeed(job, await liveMachines(''));
+    const [backlogs, firstIds] = await Promise.all([
+      backlogsOf(gpu),
+      firstIdsOf(`${gpu} ${region} ${namespaceId}`),
+    ]);
+    const position = computePosition(job, backlogs, firstIds);
+    const unestimated = { waitsFor, missing, position, estimatedStart: null };
+    if (missing !== null || position === null) return unestimated;
+    const { seconds, running } = await rateOf(gpu);
+    if (seconds === null || running === 0) return unestimated;
+    const waitSeconds = (position * seconds) / running;
+    return { ...unestimated, estimatedStart: new Date(Date.now() + waitSeconds * 1000) };
+  }
+
+  return {
+    findPosition,
+    async progressOf(job) {
+      const position = await findPosition(job);
+      return position ? describePosition(position) : job.progress;
+    },
+  };
+}
+
+/** Caches the reads of each key for `ms`; concurrent callers share one read. */
+function cacheTtl<T>(ms: number, read: (key: string) => Promise<T>): (key: string) => Promise<T> {
+  const values = new Map<string, { value: Promise<T>; until: number }>();
+  return (key) => {
+    const now = performance.now();
+    const found = values.get(key);
+    if (found && found.until > now) return found.value;
+    if (values.size >= MAX_CACHED_KEYS) values.clear();
+    const value = read(key);
+    values.set(key, { value, until: now + ms });
+    // A failed read is not cached.
+    value.catch(() => values.delete(key));
+    return value;
+  };
+}
+
+function computePosition(
+  { id, namespaceId }: JobRow,
+  backlogs: readonly NamespaceBacklog[],
+  firstIds: readonly string[],
+): number | null {
+  // A job that was created after the read is behind all jobs that were read.
+  let ahead = firstIds.findIndex((other) => other >= id);
+  if (ahead < 0) ahead = firstIds.length;
+  if (ahead >= MAX_IDS) return null;
+  const ownTurn = backlogs.findIndex((backlog) => backlog.namespaceId === namespaceId);
+  if (ownTurn < 0 && backlogs.length >= MAX_NAMESPACE_QUEUES) return null;
+  // The open attempts of this namespace when the job is next.
+  const held = (backlogs[ownTurn]?.held ?? 0) + ahead;
+  return backlogs.reduce((position, backlog, turn) => {
+    if (backlog.namespaceId === namespaceId) return position;
+    // Another namespace is served first until it has as many open attempts.
+    const jobsBefore = held - backlog.held + (ownTurn < 0 || turn < ownTurn ? 1 : 0);
+    return position + Math.max(0, Math.min(backlog.waiting, jobsBefore));
+  }, ahead + 1);
+}
+
+/** For example `waiting for 8 vCPUs and 32 GB: 3rd in line, about 4 minutes`. */
+function describePosition({ waitsFor, missing, position, estimatedStart }: QueuePosition): string {
+  const waiting = `waiting for ${waitsFor}`;
+  if (missing !== null) return `${waiting}: ${missing}`;
+  if (position === null) return `${waiting}: behind more than ${MAX_IDS} jobs`;
+  const ranked = `${waiting}: ${ordinal(position)} in line`;
+  return estimatedStart ? `${ranked}, ${describeDuration(+estimatedStart - Date.now())}` : ranked;
+}
+
+function ordinal(n: number): string {
+  const teen = n % 100 >= 11 && n % 100 <= 13;
+  return `${n}${(!teen && ['th', 'st', 'nd', 'rd'][n % 10]) || 'th'}`;
+}
+
+function describeDuration(ms: number): string {
+  const minutes = Math.round(ms / 60_000);
+  if (minutes < 1) return 'less than a minute';
+  if (minutes < 90) return `about ${minutes === 1 ? 'a minute' : `${minutes} minutes`}`;
+  const hours = Math.round(minutes / 60);
+  return hours < 48 ? `about ${hours} hours` : `about ${Math.round(hours / 24)} days`;
+}
+
+/** Reads the namespaces that wait for a GPU model, in queue order. */
+async function readBacklogs(pool: pg.Pool, gpu: string): Promise<NamespaceBacklog[]> {
+  const { rows } = await pool.query<NamespaceBacklog>(
+    `select namespace_id as "namespaceId", waiting, held from queue_lines
+     where gpu = $1 and open order by held, served_at, namespace_id, line_served_at, region limit $2`,
+    [gpu, MAX_NAMESPACE_QUEUES],
+  );
+  const found = new Map<string, NamespaceBacklog>();
+  for (const row of rows) {
+    const other = found.get(row.namespaceId);
+    if (other) other.waiting += row.waiting;
+    else found.set(row.namespaceId, row);
+  }
+  return [...found.values()];
+}
+
+async function readIds(pool: pg.Pool, [gpu, region, namespaceId]: string[]): Promise<string[]> {
+  const { rows } = await pool.query<{ id: string }>(
+    `select id from jobs where gpu = $1 and region = $2 and namespace_id = $3
+       and status = 'queued' and not blocked and attempt_id is null order by id limit ${MAX_IDS}`,
+    [gpu, region, namespaceId],
+  );
+  return rows.map(({ id }) => id);
+}
+
+/** Reads the rate of a GPU model from the last 500 attempts with any model, which a scan of the newest ids finds quickly. */
+async function readRecentRate(pool: pg.Pool, gpu: string): Promise<RecentRate> {
+  const { rows } = await pool.query<RecentRate>(
+    `select avg(extract(epoch from ended_at - a.created_at)) filter (where ended_at is not null)::float8
+         as seconds,
+       count(*) filter (where ended_at is null)::int as running
+     from (select job_id, created_at, ended_at from job_attempts order by id desc limit 500) a
+     join jobs j on j.id = a.job_id where j.gpu = $1 and a.created_at > now() - interval '7 days'`,
+    [gpu],
+  );
+  return rows[0] ?? { seconds: null, running: 0 };
+}

@@ -1,0 +1,194 @@
+/** The machines that workers advertise to each other through the database, and the jobs that a machine can run. */
+
+import type pg from 'pg';
+import { listClusters, type Machine, type Runner } from '../../runners/runner.ts';
+import { PHASES } from '../record/state.ts';
+
+/** A worker is dead when its last heartbeat is older than this. A live worker writes a heartbeat every ten seconds. */
+export const WORKER_SILENCE_S = 60;
+
+type GpuRequest = { gpu: string; gpuCount: number };
+
+type HardwareRequest = GpuRequest & {
+  cpu: number;
+  memoryGb: number;
+  region: string;
+  image: string | null;
+};
+
+/**
+ * An advertised machine. `away`: a placeholder without resources for container engines that do not answer, or a cluster that
+ * takes no jobs now. `unavailableReason`: why a cluster takes none.
+ */
+export type WorkerCapacity = Machine & { away?: boolean; unavailableReason?: string };
+
+const UNAVAILABLE_ENGINE: WorkerCapacity = {
+  id: 'away',
+  cpus: 0,
+  memoryBytes: 0,
+  gpus: {},
+  away: true,
+  withImage: true,
+  withoutImage: false,
+};
+
+/** It cannot run a job now, with an image or without. */
+const SILENT_CLUSTER = { ...UNAVAILABLE_ENGINE, withImage: false };
+
+/** Lists the machines on which a worker runs jobs now. Without slots it runs jobs on clusters only. */
+export function listUsableMachines(
+  { machines }: Pick<Runner, 'machines'>,
+  slots: number,
+): readonly Machine[] {
+  return slots > 0 ? machines : machines.filter(({ maxJobs }) => maxJobs !== undefined);
+}
+
+/**
+ * Lists the machines that a worker advertises. While its engine is unavailable, the worker still advertises that it runs
+ * images; otherwise its peers would fail jobs that name an image.
+ */
+export function listAdvertisedMachines(
+  runner: Pick<Runner, 'machines' | 'clusters' | 'hasUnavailableEngine'>,
+  slots: number,
+): WorkerCapacity[] {
+  const silentClusters = listClusters(runner).flatMap(({ id, unavailableReason, regions }) =>
+    unavailableReason === undefined
+      ? []
+      : { ...SILENT_CLUSTER, id, unavailableReason, ...(regions && { regions }) },
+  );
+  const machines = [...listUsableMachines(runner, slots), ...silentClusters];
+  const isEngineExpected = slots > 0 || listClusters(runner).length > 0;
+  return runner.hasUnavailableEngine && isEngineExpected
+    ? [...machines, UNAVAILABLE_ENGINE]
+    : machines;
+}
+
+type WorkerRow = { id: string; runner: string; machines: WorkerCapacity[]; alive: boolean };
+
+/** Reads all workers, including dead workers until maintenance removes them after a week. */
+async function readWorkers({ pool }: { pool: pg.Pool }): Promise<WorkerRow[]> {
+  const { rows } = await pool.query<WorkerRow>(
+    `select id, runner, machines, heartbeat_at > now() - make_interval(secs => $1) as alive
+     from workers`,
+    [WORKER_SILENCE_S],
+  );
+  // The rows of workers of earlier versions have no `withImage`.
+  const withDefaults = (runner: string) => (machine: WorkerCapacity) => ({
+    withImage: runner !== 'process',
+    ...machine,
+  });
+  return rows.map((row) => ({ ...row, machines: row.machines.map(withDefaults(row.runner)) }));
+}
+
+/** Reads the machines of all workers that are alive. */
+export async function readLiveMachines(services: { pool: pg.Pool }): Promise<WorkerCapacity[]> {
+  return (await readWorkers(services)).flatMap(({ alive, machines }) => (alive ? machines : []));
+}
+
+/**
+ * Reads the machines of the other workers that are alive.
+ * @param awaitSilent whether dead workers are expected to return: if they run images, their engine counts as unavailable
+ */
+export async function readPeerMachines(
+  services: { pool: pg.Pool },
+  workerId: string,
+  awaitSilent: boolean,
+): Promise<WorkerCapacity[]> {
+  const peers = (await readWorkers(services)).filter(({ id }) => id !== workerId);
+  return peers.flatMap(({ alive, machines }) => {
+    if (alive) return machines;
+    return awaitSilent && runsImages(machines) ? [UNAVAILABLE_ENGINE] : [];
+  });
+}
+
+/** Whether any of the machines runs jobs that name an image, now or when its engine answers again. */
+export function runsImages(machines: readonly WorkerCapacity[]): boolean {
+  return machines.some(({ withImage = true }) => withImage);
+}
+
+/** Whether the machine runs jobs with an image, or without one, as this job needs. Free capacity does not matter. */
+export function canRun(
+  { withImage = true, withoutImage = true }: WorkerCapacity,
+  { image = null }: { image?: string | null },
+): boolean {
+  return image === null ? withoutImage : withImage;
+}
+
+/** Whether the machine has the GPUs, free or in use. */
+export function hasGpus({ gpus }: Pick<Machine, 'gpus'>, { gpu, gpuCount }: GpuRequest): boolean {
+  return gpu === 'none' || (gpus[gpu] ?? 0) >= gpuCount;
+}
+
+/** Whether the machine runs jobs of the region. */
+export function servesRegion(
+  { regions }: Pick<Machine, 'regions'>,
+  { region }: { region: string },
+): boolean {
+  return regions === undefined || regions.includes(region);
+}
+
+/** Whether the machine can run the job when enough of it is free. */
+export function isSuitable(
+  machine: WorkerCapacity,
+  job: GpuRequest & { region: string; image?: string | null },
+): boolean {
+  return (
+    !machine.away && servesRegion(machine, job) && hasGpus(machine, job) && canRun(machine, job)
+  );
+}
+
+/** For example `a T4 in us-east-1`, or `an H100-80GB in us-east-1`. */
+function describeGpus({ gpu, gpuCount, region }: GpuRequest & { region: string }): string {
+  const article = /^[AHL]/.test(gpu) ? 'an' : 'a';
+  return `${gpuCount > 1 ? `${gpuCount} ×` : article} ${gpu} in ${region}`;
+}
+
+/** Part of the `progress` of a job whose requested resources no worker has. */
+const NOT_OFFERED = 'no worker offers it';
+
+/** Describes the resources that a job waits for, and why no live worker has them; null if a worker has them. */
+export function describeNeed(
+  job: HardwareRequest,
+  machines: readonly WorkerCapacity[],
+): { waitsFor: string; missing: string | null } {
+  // Where all machines serve all regions, the region does not matter.
+  const hasRegions = machines.some(({ regions }) => regions !== undefined);
+  const waitsFor = describeRequest(job, hasRegions);
+  if (machines.some((machine) => isSuitable(machine, job))) return { waitsFor, missing: null };
+  const inRegion = machines.filter((machine) => servesRegion(machine, job));
+  // It may have what the job needs, which is unknown while it takes no jobs.
+  const silent = inRegion.find(({ unavailableReason }) => unavailableReason !== undefined);
+  const notOffered = silent
+    ? `${NOT_OFFERED}, and the cluster "${silent.id}" takes no jobs now: ${silent.unavailableReason}`
+    : NOT_OFFERED;
+  const withGpus = inRegion.filter((machine) => !machine.away && hasGpus(machine, job));
+  const imageServer = 'a server that runs container images';
+  if (job.image !== null && withGpus.length > 0) {
+    if (!runsImages(machines))
+      return { waitsFor: imageServer, missing: 'no worker has a container engine' };
+    if (job.gpu !== 'none' || !runsImages(inRegion))
+      return { waitsFor: `${waitsFor} on ${imageServer}`, missing: notOffered };
+  }
+  if (job.gpu === 'none' && runsImages(inRegion) && !silent)
+    return { waitsFor: imageServer, missing: 'no container engine answers' };
+  return { waitsFor, missing: notOffered };
+}
+
+function describeRequest(job: HardwareRequest, hasRegions: boolean): string {
+  if (job.gpu !== 'none') return describeGpus(job);
+  const size = `${job.cpu} vCPUs and ${job.memoryGb} GB`;
+  return hasRegions ? `${size} in ${job.region}` : size;
+}
+
+/** Describes what a new job waits for, and whether any worker has it, as its first `progress`. */
+export async function describeWait(
+  services: { pool: pg.Pool },
+  request: GpuRequest & { region: string },
+): Promise<string> {
+  if (request.gpu === 'none') return PHASES.waiting;
+  const waiting = `waiting for ${describeGpus(request)}`;
+  const machines = await readLiveMachines(services);
+  return machines.some((machine) => servesRegion(machine, request) && hasGpus(machine, request))
+    ? waiting
+    : `${waiting}: ${NOT_OFFERED}`;
+}

@@ -1,0 +1,374 @@
+/** Validates requests that create a job, and lists the options that a form can offer. */
+
+import { posix } from 'node:path';
+import type pg from 'pg';
+import { invalid } from '../../base/errors.ts';
+import {
+  checkHardware,
+  defaultSize,
+  GPU_MODELS,
+  GPUS,
+  type Gpu,
+  HARDWARE_DEFAULTS,
+  type Size,
+} from '../../base/hardware.ts';
+import { parseImageReference } from '../../base/image-reference.ts';
+import { checkMoney } from '../../base/money.ts';
+import { entersGitFolder } from '../../git/names.ts';
+import { demandAccount, type Viewer } from '../../identity/permissions.ts';
+import { isSnapshotId } from '../../repositories/repositories.ts';
+import { VALUE_RULES } from '../../repositories/secrets/secrets.ts';
+import {
+  describeNeed,
+  isSuitable,
+  readLiveMachines,
+  type WorkerCapacity,
+} from '../queue/worker-capacity.ts';
+import { checkIdentity, type IdentityInput } from '../record/identity.ts';
+import { checkLabels, type Label } from '../record/labels.ts';
+import { checkDependencies, type DependencyInput } from './needs.ts';
+
+/** An environment variable. */
+export type NamedValue = { name: string; value: string };
+
+/** Artifacts of another job that a job finds in its working directory. */
+type InputRequest = {
+  /** The name of a job of the same namespace. */
+  job: string;
+  /** A file or folder among its artifacts; null: all. */
+  path?: string | null;
+  /**
+   * Where it is put in the working directory; null: the working directory itself. A single file is put into this folder if it
+   * ends with a slash, otherwise this is the new path of the file.
+   */
+  to?: string | null;
+};
+
+/** A checked `InputRequest`. Empty paths are the roots. */
+export type InputPaths = { job: string; path: string; to: string };
+
+export type CreateInput = {
+  namespace: string;
+  name: string;
+  command: string;
+  repo?: string | null;
+  image?: string | null;
+  branch?: string | null;
+  snapshot?: string | null;
+  gpu: string;
+  gpuCount?: number | null;
+  cpu?: number | null;
+  memoryGb?: number | null;
+  diskGb?: number | null;
+  env?: readonly NamedValue[] | null;
+  secrets?: readonly NamedValue[] | null;
+  /** Names of stored secrets and variables of the repository or namespace. */
+  secretNames?: readonly string[] | null;
+  variableNames?: readonly string[] | null;
+  labels?: readonly Label[] | null;
+  region?: string | null;
+  timeoutMinutes?: number | null;
+  /** A decimal number. */
+  maxCost?: string | null;
+  idleTimeoutMinutes?: number | null;
+  retries?: number | null;
+  outputPath?: string | null;
+  inputs?: readonly InputRequest[] | null;
+} & IdentityInput &
+  DependencyInput;
+
+/** The rules of `checkRequest`, in addition to the rules of hardware and labels. Bytes are bytes of UTF-8. */
+export const REQUEST_RULES = {
+  name: { maxLength: 100, pattern: /^[A-Za-z0-9_-]+$/ },
+  timeoutMinutes: { min: 1, max: 10_080, default: 1_440 },
+  retries: { min: 0, max: 5, default: 0 },
+  idleTimeoutMinutes: { min: 1, max: 10_080 },
+  /** Linux limits one argument to 128 KiB, and the command is an argument of the shell. */
+  commandBytes: 100_000,
+  repoBytes: 200,
+  image: { maxBytes: 512, pattern: /^[\w][\w.:/@+-]*$/ },
+  branchBytes: 255,
+  outputPathBytes: 1_024,
+  inputs: { maxEntries: 20, pathBytes: 1_024 },
+  variables: {
+    pattern: /^[A-Za-z_][A-Za-z0-9_]*$/,
+    /** bubblewrap reads at most 9000 options, and each variable takes three. */
+    maxEntries: 1_000,
+    /** For all names and values together. Twice as much (`env` and `secrets`) still fits into the environment of a process. */
+    maxBytes: 64 * 1024,
+  },
+} as const;
+
+/** Validates a request and adds the defaults. @throws AppError 400, 422 */
+export function checkRequest(input: CreateInput) {
+  const { name, command, repo, image, branch, snapshot, outputPath } = input;
+  checkJobName('name', name);
+  checkText('command', command, REQUEST_RULES.commandBytes);
+  if (!command.trim()) throw invalid('command', 'must not be empty');
+  if (repo == null && image == null) throw invalid(null, 'repo or image is required');
+  if (repo != null) checkText('repo', repo, REQUEST_RULES.repoBytes);
+  if (image != null) {
+    checkText('image', image, REQUEST_RULES.image.maxBytes);
+    if (!REQUEST_RULES.image.pattern.test(image) || !parseImageReference(image))
+      throw invalid(
+        'image',
+        'must be the name of an image in lowercase letters, such as "debian:12" or "registry.example.com/team/tool:1.0"',
+      );
+  }
+  if (branch != null) {
+    checkText('branch', branch, REQUEST_RULES.branchBytes);
+    if (repo == null) throw invalid('branch', 'can only be given with repo');
+    if (!branch) throw invalid('branch', 'must not be empty');
+  }
+  if (snapshot != null) {
+    if (!isSnapshotId(snapshot))
+      throw invalid('snapshot', 'must be 32 lowercase hexadecimal digits');
+    if (repo == null) throw invalid('snapshot', 'can only be given with repo');
+    if (branch != null) throw invalid('snapshot', 'cannot be given with branch');
+  }
+  if (outputPath != null) checkOutputPath(outputPath);
+
+  const hardware = {
+    gpu: input.gpu,
+    gpuCount: input.gpuCount ?? HARDWARE_DEFAULTS.gpuCount,
+    cpu: input.cpu ?? HARDWARE_DEFAULTS.cpu,
+    memoryGb: input.memoryGb ?? HARDWARE_DEFAULTS.memoryGb,
+    diskGb: input.diskGb ?? HARDWARE_DEFAULTS.diskGb,
+    region: input.region ?? HARDWARE_DEFAULTS.region,
+  };
+  checkHardware(hardware);
+  const env = checkVariables('env', input.env);
+  const secrets = checkVariables('secrets', input.secrets);
+  const variableNames = checkNames('variableNames', input.variableNames, { env, secrets });
+  const secretNames = checkNames('secretNames', input.secretNames, { env, secrets, variableNames });
+  return {
+    name,
+    command,
+    repo: repo ?? null,
+    image: image ?? null,
+    branch: branch ?? null,
+    outputPath: outputPath ?? null,
+    ...hardware,
+    timeoutMinutes: checkRange('timeoutMinutes', input.timeoutMinutes),
+    maxCost: input.maxCost == null ? null : checkMoney('maxCost', input.maxCost),
+    idleTimeoutMinutes: checkIdleTimeout(input.idleTimeoutMinutes ?? null, hardware.gpu),
+    retries: checkRange('retries', input.retries),
+    env,
+    secrets,
+    secretNames,
+    variableNames,
+    identity: checkIdentity(input, repo != null, [
+      ...Object.keys({ ...env, ...secrets }),
+      ...variableNames,
+      ...secretNames,
+    ]),
+    labels: checkLabels(input.labels ?? []),
+    inputs: checkInputs(input.inputs ?? []),
+    ...checkDependencies(input, { name, command, env, secrets }),
+  };
+}
+
+/** @throws AppError 400 naming `field` */
+export function checkJobName(field: string, name: string): void {
+  if (!isJobName(name))
+    throw invalid(field, 'must be 1 to 100 letters, digits, hyphens and underscores');
+}
+
+export function isJobName(text: string): boolean {
+  const { maxLength, pattern } = REQUEST_RULES.name;
+  return text.length <= maxLength && pattern.test(text);
+}
+
+function checkRange(
+  field: 'timeoutMinutes' | 'retries',
+  requested: number | null | undefined,
+): number {
+  const { min, max, default: byDefault } = REQUEST_RULES[field];
+  const value = requested ?? byDefault;
+  if (value < min || value > max) throw invalid(field, `must be from ${min} to ${max}`);
+  return value;
+}
+
+function checkIdleTimeout(minutes: number | null, gpu: string): number | null {
+  if (minutes === null) return null;
+  const { min, max } = REQUEST_RULES.idleTimeoutMinutes;
+  if (minutes < min || minutes > max)
+    throw invalid('idleTimeoutMinutes', `must be from ${min} to ${max}`);
+  if (gpu === 'none') throw invalid('idleTimeoutMinutes', 'can only be given with a GPU');
+  return minutes;
+}
+
+/** Neither PostgreSQL nor a process argument can contain NUL, and a lone surrogate is not valid text. */
+function checkText(field: string, value: string, maxBytes: number): void {
+  if (value.includes('\0') || !value.isWellFormed())
+    throw invalid(field, 'must be well-formed Unicode without NUL');
+  if (Buffer.byteLength(value) > maxBytes)
+    throw invalid(field, `must not be longer than ${maxBytes} bytes`);
+}
+
+function checkOutputPath(path: string): void {
+  checkText('outputPath', path, REQUEST_RULES.outputPathBytes);
+  if (!path) throw invalid('outputPath', 'must not be empty');
+  if (path.split('/').includes('..')) throw invalid('outputPath', 'must not contain ".."');
+}
+
+function checkInputs(inputs: readonly InputRequest[]): InputPaths[] {
+  const { maxEntries } = REQUEST_RULES.inputs;
+  if (inputs.length > maxEntries)
+    throw invalid('inputs', `must not have more than ${maxEntries} entries`);
+  return inputs.map(({ job, path, to }) => {
+    checkJobName('inputs', job);
+    const target = checkInputPath('to', to);
+    if (entersGitFolder(target)) throw invalid('inputs', 'to must not be inside .git');
+    // Folders and files among artifacts are found without a slash at the end.
+    return { job, path: checkInputPath('path', path).replace(/\/$/, ''), to: target };
+  });
+}
+
+/** Normalizes a relative path. The root becomes the empty path. */
+function checkInputPath(name: 'path' | 'to', path: string | null | undefined): string {
+  if (!path) return '';
+  checkText('inputs', path, REQUEST_RULES.inputs.pathBytes);
+  if (path.startsWith('/')) throw invalid('inputs', `${name} must be relative`);
+  if (path.split('/').includes('..')) throw invalid('inputs', `${name} must not contain ".."`);
+  return posix.normalize(path).replace(/^\.\/?$/, '');
+}
+
+function checkVariables(
+  field: string,
+  entries: readonly NamedValue[] | null | undefined,
+): Record<string, string> {
+  if (!entries) return {};
+  const { pattern, maxEntries, maxBytes } = REQUEST_RULES.variables;
+  if (entries.length > maxEntries)
+    throw invalid(field, `must not have more than ${maxEntries} entries`);
+  let bytes = 0;
+  const values = new Map<string, string>();
+  for (const { name, value } of entries) {
+    if (!pattern.test(name))
+      throw invalid(field, 'names must be letters, digits and _, not starting with a digit');
+    if (values.has(name)) throw invalid(field, `${name} is given more than once`);
+    checkText(field, value, maxBytes);
+    bytes += name.length + Buffer.byteLength(value);
+    values.set(name, value);
+  }
+  if (bytes > maxBytes) throw invalid(field, `must not be longer than ${maxBytes} bytes in total`);
+  return Object.fromEntries(values);
+}
+
+/**
+ * @param others the names of other fields, which must not be given again: the job would get only one of both values
+ * @throws AppError 400 naming `field`
+ */
+function checkNames(
+  field: string,
+  names: readonly string[] | null | undefined,
+  others: Record<string, object | readonly string[]>,
+): string[] {
+  const { maxEntries } = VALUE_RULES;
+  const { maxLength, pattern } = VALUE_RULES.name;
+  if ((names?.length ?? 0) > maxEntries)
+    throw invalid(field, `must not have more than ${maxEntries} entries`);
+  const seen = new Map<string, string>();
+  for (const [other, given] of Object.entries(others))
+    for (const name of Array.isArray(given) ? given : Object.keys(given)) seen.set(name, other);
+  for (const name of names ?? []) {
+    if (name.length > maxLength || !pattern.test(name))
+      throw invalid(
+        field,
+        `names must be 1 to ${maxLength} letters, digits and _, not starting with a digit`,
+      );
+    const other = seen.get(name);
+    if (other !== undefined)
+      throw invalid(
+        field,
+        `${name} is given ${other === field ? 'more than once' : `in ${other}, too`}`,
+      );
+    seen.set(name, field);
+  }
+  return [...(names ?? [])];
+}
+
+/** A GPU model that a job may request, with its price and availability. */
+export type GpuOption = {
+  gpu: Gpu;
+  memoryGb: number | null;
+  pricePerHour: string;
+  /** The largest number of these GPUs in one machine of a live worker; null for `none`. */
+  maxOffered: number | null;
+};
+
+/** Checks that the viewer may read the options, as any signed-in user may. @throws AppError 401 */
+export function demandOptions(viewer: Viewer): void {
+  demandAccount(viewer);
+}
+
+export type MachineSize = { cpus: number; memoryGb: number };
+
+/** Returns the size of the machine with the most vCPUs, and among equals the most memory; null without a live worker. */
+export async function findLargestMachine(services: { pool: pg.Pool }): Promise<MachineSize | null> {
+  return largestOf(await readLiveMachines(services));
+}
+
+function largestOf(machines: readonly WorkerCapacity[]): MachineSize | null {
+  const [largest] = machines
+    .filter(({ away }) => !away)
+    .toSorted((a, b) => b.cpus - a.cpus || b.memoryBytes - a.memoryBytes);
+  return largest ? { cpus: largest.cpus, memoryGb: largest.memoryBytes / 2 ** 30 } : null;
+}
+
+type SizeRequest = {
+  gpu?: string | null;
+  gpuCount?: number | null;
+  region?: string | null;
+  image?: string | null;
+  cpu?: number | null;
+  memoryGb?: number | null;
+};
+
+/** Returns the default vCPUs and memory, reduced to the largest machine that can run the job. Given values stay. */
+export async function suggestSize(
+  services: { pool: pg.Pool },
+  request: SizeRequest,
+): Promise<Size> {
+  const machines = await readLiveMachines(services);
+  const hardware = {
+    gpu: request.gpu ?? 'none',
+    gpuCount: request.gpuCount ?? HARDWARE_DEFAULTS.gpuCount,
+    region: request.region ?? HARDWARE_DEFAULTS.region,
+    image: request.image ?? null,
+  };
+  const suitable = machines.filter((machine) => isSuitable(machine, hardware));
+  return defaultSize(largestOf(suitable) ?? largestOf(machines), request);
+}
+
+/** Finds what is allowed, but probably a mistake: a job that no worker can run now, or that gets less than it asks for. */
+export async function findWarnings(
+  services: { pool: pg.Pool },
+  request: Pick<
+    ReturnType<typeof checkRequest>,
+    'gpu' | 'gpuCount' | 'cpu' | 'memoryGb' | 'region' | 'image'
+  >,
+): Promise<string[]> {
+  const machines = await readLiveMachines(services);
+  const { waitsFor, missing } = describeNeed(request, machines);
+  if (missing !== null)
+    return [`No worker can run this job now. It needs ${waitsFor}: ${missing}.`];
+  const largest = largestOf(machines.filter((machine) => isSuitable(machine, request)));
+  if (!largest || (largest.cpus >= request.cpu && largest.memoryGb >= request.memoryGb)) return [];
+  const size = `${largest.cpus} vCPUs and ${Math.floor(largest.memoryGb * 10) / 10} GB`;
+  return [
+    `The largest machine for this job has ${size}. The job asks for ${request.cpu} vCPUs and ${request.memoryGb} GB, and gets no more than the machine has.`,
+  ];
+}
+
+/** Lists all GPU models in the order of the API, with their availability on live workers. */
+export async function listGpuOptions(services: { pool: pg.Pool }): Promise<GpuOption[]> {
+  const machines = await readLiveMachines(services);
+  return GPUS.map((gpu) => {
+    const { memoryGb, pricePerHour } = GPU_MODELS[gpu];
+    if (gpu === 'none') return { gpu, pricePerHour, memoryGb: null, maxOffered: null };
+    const maxOffered = Math.max(0, ...machines.map(({ gpus }) => gpus[gpu] ?? 0));
+    return { gpu, pricePerHour, memoryGb, maxOffered };
+  });
+}
