@@ -13,7 +13,7 @@ import { bindMigrationAwareSqlAdapterFactory, ColumnTypeEnum } from '@prisma/dri
 import pg from 'pg';
 import { createLog } from '../src/base/log.ts';
 import { startPostgres } from '../src/platform/database/embedded.ts';
-import { readMigrations } from '../src/platform/database/migrate.ts';
+import { readFunctions, readMigrations } from '../src/platform/database/migrate.ts';
 
 const SCHEMA = join(import.meta.dirname, 'schema.prisma');
 const FOLDER = join(import.meta.dirname, 'migrations');
@@ -27,7 +27,9 @@ async function difference(host: string, user: string): Promise<string> {
     () => {},
     adapters(host, user),
   );
-  const migrations = await readMigrations();
+  // The schema uses a function, so they count as the last migration here.
+  const functions = { name: 'functions', sql: (await readFunctions()).sql };
+  const migrations = [...(await readMigrations()), functions];
   const { stdout } = await engine.diff({
     from: {
       tag: 'migrations',
@@ -44,7 +46,19 @@ async function difference(host: string, user: string): Promise<string> {
     exitCode: null,
     filters: FILTERS,
   });
-  return stdout ?? '';
+  return withoutUnchangedIndexes(stdout ?? '', migrations.map(({ sql }) => sql).join());
+}
+
+/** The engine drops and creates again each index with an operator class, because it cannot compare them. */
+function withoutUnchangedIndexes(sql: string, existing: string): string {
+  const created = /-- CreateIndex\n(CREATE (?:UNIQUE )?INDEX "(\w+)".*;)\n*/g;
+  let rest = sql;
+  for (const [block, statement = '', name] of sql.matchAll(created)) {
+    const drop = new RegExp(`-- DropIndex\\nDROP INDEX "${name}";\\n*`);
+    if (existing.includes(statement) && drop.test(rest))
+      rest = rest.replace(drop, '').replace(block, '');
+  }
+  return rest;
 }
 
 /** The package's entry imports `.wasm` as a module, which Node does not do without a flag. */

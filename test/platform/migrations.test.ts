@@ -1,7 +1,6 @@
-/** Migrations at startup, and the one-time step for databases with the 49 earlier migrations. */
+/** Migrations and functions of the database at startup. */
 import pg from 'pg';
 import { expect, inject, test } from 'vitest';
-import { baseline } from '../../prisma/baseline.ts';
 import { migrate, readMigrations } from '../../src/platform/database/migrate.ts';
 import { eventually } from '../support/eventually.ts';
 
@@ -23,37 +22,39 @@ async function emptyDatabase() {
   return { target, pool, [Symbol.asyncDispose]: () => owned.disposeAsync() };
 }
 
-test('migrations are applied once, and a record of the earlier migrations is replaced by the baseline alone', async () => {
+test('migrations are applied once, and databases of other versions are refused', async () => {
   await using made = await emptyDatabase();
-  const migrations = await readMigrations();
-  const names = migrations.map(({ name }) => name);
+  const names = (await readMigrations()).map(({ name }) => name);
   expect(await migrate(made.target)).toEqual(names);
   expect(await migrate(made.target)).toEqual([]);
 
-  const { pool } = made;
-  await pool.query('update _prisma_migrations set migration_name = $1', ['20261121000000_init']);
-  await expect(migrate(made.target)).rejects.toThrow(/Run npm run migrate:baseline once/);
-  await expect(baseline(pool)).rejects.toThrow(
-    `has ${names.length} migrations up to 20261121000000_init, not the 49`,
+  const rename = (name: string) =>
+    made.pool.query('update _prisma_migrations set migration_name = $1', [name]);
+  await rename('20261121000000_init');
+  await expect(migrate(made.target)).rejects.toThrow(
+    /before the first release.*20261121000000_init/,
   );
-
-  // The schema of the 49 is that of the first two migrations.
-  await pool.query(`
-    delete from _prisma_migrations;
-    create schema kept; alter table _prisma_migrations set schema kept;
-    drop schema public cascade; create schema public;
-    alter table kept._prisma_migrations set schema public`);
-  for (const { sql } of migrations.slice(0, 2)) await pool.query(sql);
-  await pool.query(`
-    insert into _prisma_migrations (id, checksum, migration_name, finished_at)
-    select n::text, 'old', case n when 49 then '20261126050000_list_counts_without_ranges'
-      else '20261121' || lpad(n::text, 6, '0') || '_old' end, now()
-    from generate_series(1, 49) n`);
-  await baseline(pool);
-  expect(await migrate(made.target)).toEqual(names.slice(2));
-  await pool.query(
-    `update _prisma_migrations set migration_name = '29991231000000_later' where migration_name = $1`,
-    [names.at(-1)],
-  );
+  await rename('29991231000000_later');
   await expect(migrate(made.target)).rejects.toThrow(/Start the newer version/);
+});
+
+test('functions are applied again when their file has changed', async () => {
+  await using made = await emptyDatabase();
+  await migrate(made.target);
+  const { pool } = made;
+  const change = () =>
+    pool.query(`
+      create or replace function event_horizon() returns xid8 language sql as $$ select '1'::xid8 $$;
+      drop trigger count_jobs on jobs`);
+  const isOurs = async () => {
+    const { rows } = await pool.query(`
+      select event_horizon() <> '1'::xid8 and exists (select from pg_trigger where tgname = 'count_jobs') as ours`);
+    return rows[0].ours;
+  };
+  await change();
+  await migrate(made.target);
+  expect(await isOurs()).toBe(false);
+  await pool.query("update settings set value = 'other' where name = 'functions'");
+  await migrate(made.target);
+  expect(await isOurs()).toBe(true);
 });

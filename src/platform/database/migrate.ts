@@ -1,6 +1,6 @@
 /**
- * Applies `prisma/migrations` at startup with `pg` alone, and keeps Prisma's own record of migrations (the same table,
- * columns and checksums), so `prisma migrate deploy` still works.
+ * Applies `prisma/migrations` and `prisma/functions.sql` at startup with `pg` alone, and keeps Prisma's own record of migrations
+ * (the same table, columns and checksums).
  */
 import { createHash, randomUUID } from 'node:crypto';
 import { readdir, readFile } from 'node:fs/promises';
@@ -11,6 +11,8 @@ import { ConfigError } from '../../base/config/config.ts';
 import type { DatabaseTarget } from './embedded.ts';
 
 const FOLDER = join(import.meta.dirname, '../../../prisma/migrations');
+/** Functions and triggers. Each statement also works if its object exists. */
+const FUNCTIONS = join(import.meta.dirname, '../../../prisma/functions.sql');
 
 type Applied = {
   migration_name: string;
@@ -20,7 +22,8 @@ type Applied = {
 };
 
 /**
- * Migrates the database to the schema of this version. A migration and its record are one transaction.
+ * Migrates the database to the schema of this version. A migration and its record are one transaction. The functions are applied
+ * again when their file has changed.
  * @returns the names of the applied migrations
  * @throws ConfigError if a migration was edited after it was applied, has failed before, or is unknown to this version
  */
@@ -38,6 +41,7 @@ export async function migrate(target: DatabaseTarget): Promise<string[]> {
     const migrations = await readMigrations();
     const pending = planMigrations(migrations, rows);
     for (const migration of pending) await apply(client, migration);
+    await applyFunctions(client);
     return pending.map((m) => m.name);
   } finally {
     await client.end();
@@ -67,7 +71,7 @@ function planMigrations(migrations: Migration[], applied: Applied[]): Migration[
     if (!migration)
       throw new ConfigError(
         name < (migrations[0]?.name ?? '')
-          ? `The database has the migration ${name}, which is part of ${migrations[0]?.name} now. Run npm run migrate:baseline once (docs/operations.md, "Upgrade").`
+          ? `The database was made by a version of Loam before the first release, which cannot be upgraded (it has the migration ${name}). Use an empty database.`
           : `The database has the migration ${name}, which this version of Loam does not know. Start the newer version.`,
       );
     if (!row.finished_at)
@@ -83,19 +87,52 @@ function planMigrations(migrations: Migration[], applied: Applied[]): Migration[
   return migrations.filter((m) => !done.has(m.name));
 }
 
+/** @returns the SQL, and its SHA-256 */
+export async function readFunctions(): Promise<{ sql: string; checksum: Buffer }> {
+  const sql = await readFile(FUNCTIONS, 'utf8');
+  return { sql, checksum: createHash('sha256').update(sql).digest() };
+}
+
+async function applyFunctions(client: pg.Client): Promise<void> {
+  const { sql, checksum } = await readFunctions();
+  const { rows } = await client.query<{ value: Buffer }>(
+    "select value from settings where name = 'functions'",
+  );
+  if (rows[0]?.value.equals(checksum)) return;
+  await inOneTransaction(client, 'prisma/functions.sql', async () => {
+    await client.query(sql);
+    await client.query(
+      `insert into settings (name, value) values ('functions', $1)
+       on conflict (name) do update set value = excluded.value`,
+      [checksum],
+    );
+  });
+}
+
 async function apply(client: pg.Client, { name, sql, checksum }: Migration): Promise<void> {
-  await client.query('begin');
-  try {
+  await inOneTransaction(client, `The migration ${name}`, async () => {
     await client.query(sql);
     await client.query(
       `insert into _prisma_migrations (id, checksum, migration_name, started_at, finished_at, applied_steps_count)
        values ($1, $2, $3, now(), clock_timestamp(), 1)`,
       [randomUUID(), checksum, name],
     );
+  });
+}
+
+/** @param subject of the error message */
+async function inOneTransaction(
+  client: pg.Client,
+  subject: string,
+  work: () => Promise<void>,
+): Promise<void> {
+  await client.query('begin');
+  try {
+    await work();
     await client.query('commit');
   } catch (error) {
     await client.query('rollback');
-    throw new Error(`The migration ${name} failed: ${(error as Error).message}`, { cause: error });
+    throw new Error(`${subject} failed: ${(error as Error).message}`, { cause: error });
   }
 }
 

@@ -1,5 +1,5 @@
 -- All tables, indexes and foreign keys. Everything but the last section is what Prisma writes for `schema.prisma`
--- (`npm run migrate:new`). Functions and triggers are in the next migration.
+-- (`npm run migrate:new`). Functions and triggers are in `prisma/functions.sql`.
 
 -- CreateEnum
 CREATE TYPE "Plan" AS ENUM ('free', 'team', 'enterprise', 'unlimited');
@@ -15,6 +15,27 @@ CREATE TYPE "Visibility" AS ENUM ('public', 'private', 'internal');
 
 -- CreateEnum
 CREATE TYPE "JobStatus" AS ENUM ('queued', 'running', 'succeeded', 'failed', 'cancelled', 'timed_out');
+
+-- CreateEnum
+CREATE TYPE "CommitState" AS ENUM ('pending', 'success', 'failure', 'error');
+
+-- CreateEnum
+CREATE TYPE "StoredKind" AS ENUM ('secret', 'variable');
+
+-- CreateEnum
+CREATE TYPE "NeedCondition" AS ENUM ('succeeded', 'failed', 'finished');
+
+-- CreateEnum
+CREATE TYPE "GroupConflict" AS ENUM ('queue', 'cancel_running', 'skip');
+
+-- CreateEnum
+CREATE TYPE "SlotState" AS ENUM ('pending', 'waiting', 'holding');
+
+-- CreateEnum
+CREATE TYPE "RunTriggerKind" AS ENUM ('push', 'tag', 'schedule', 'manual');
+
+-- CreateEnum
+CREATE TYPE "RunStatus" AS ENUM ('waiting_for_approval', 'queued', 'running', 'succeeded', 'failed', 'cancelled', 'invalid');
 
 -- CreateEnum
 CREATE TYPE "DeliveryStatus" AS ENUM ('pending', 'succeeded', 'failed');
@@ -132,6 +153,7 @@ CREATE TABLE "device_requests" (
     "device_hash" BYTEA NOT NULL,
     "user_hash" BYTEA NOT NULL,
     "client" TEXT NOT NULL,
+    "device_name" TEXT,
     "scopes" TEXT[],
     "days" INTEGER NOT NULL,
     "address" TEXT,
@@ -225,9 +247,99 @@ CREATE TABLE "branch_rules" (
     "pusher_ids" TEXT[],
     "allows_force_pushes" BOOLEAN NOT NULL DEFAULT false,
     "allows_deletions" BOOLEAN NOT NULL DEFAULT false,
+    "required_jobs" TEXT[] DEFAULT ARRAY[]::TEXT[],
     "updated_at" TIMESTAMPTZ(3) NOT NULL DEFAULT CURRENT_TIMESTAMP,
 
     CONSTRAINT "branch_rules_pkey" PRIMARY KEY ("repository_id","pattern")
+);
+
+-- CreateTable
+CREATE TABLE "commit_statuses" (
+    "repository_id" TEXT NOT NULL,
+    "sha" TEXT NOT NULL,
+    "context" TEXT NOT NULL,
+    "state" "CommitState" NOT NULL,
+    "description" TEXT,
+    "target_url" TEXT,
+    "creator" TEXT NOT NULL,
+    "run_id" TEXT,
+    "created_at" TIMESTAMPTZ(3) NOT NULL DEFAULT CURRENT_TIMESTAMP,
+    "updated_at" TIMESTAMPTZ(3) NOT NULL DEFAULT CURRENT_TIMESTAMP,
+
+    CONSTRAINT "commit_statuses_pkey" PRIMARY KEY ("repository_id","sha","context")
+);
+
+-- CreateTable
+CREATE TABLE "run_triggers" (
+    "id" TEXT NOT NULL,
+    "repository_id" TEXT NOT NULL,
+    "ref" TEXT NOT NULL,
+    "before" TEXT NOT NULL,
+    "after" TEXT NOT NULL,
+    "starts_run" BOOLEAN NOT NULL,
+    "may_create_jobs" BOOLEAN NOT NULL,
+    "actor" JSONB NOT NULL,
+    "schedule_id" TEXT,
+    "attempts" INTEGER NOT NULL DEFAULT 0,
+    "lost_claims" INTEGER NOT NULL DEFAULT 0,
+    "due_at" TIMESTAMPTZ(3) NOT NULL DEFAULT CURRENT_TIMESTAMP,
+    "created_at" TIMESTAMPTZ(3) NOT NULL DEFAULT CURRENT_TIMESTAMP,
+
+    CONSTRAINT "run_triggers_pkey" PRIMARY KEY ("id")
+);
+
+-- CreateTable
+CREATE TABLE "runs" (
+    "id" TEXT NOT NULL,
+    "repository_id" TEXT NOT NULL,
+    "number" INTEGER NOT NULL,
+    "trigger" "RunTriggerKind" NOT NULL,
+    "status" "RunStatus" NOT NULL,
+    "ref" TEXT NOT NULL,
+    "sha" TEXT NOT NULL,
+    "title" TEXT NOT NULL,
+    "job_names" TEXT[],
+    "plan" JSONB NOT NULL DEFAULT '[]',
+    "problems" JSONB NOT NULL DEFAULT '[]',
+    "file" TEXT,
+    "created_by_id" TEXT,
+    "actor" TEXT NOT NULL,
+    "approved_by" TEXT,
+    "rerun_of_id" TEXT,
+    "created_at" TIMESTAMPTZ(3) NOT NULL DEFAULT CURRENT_TIMESTAMP,
+    "started_at" TIMESTAMPTZ(3),
+    "completed_at" TIMESTAMPTZ(3),
+
+    CONSTRAINT "runs_pkey" PRIMARY KEY ("id")
+);
+
+-- CreateTable
+CREATE TABLE "deleted_run_jobs" (
+    "job_id" TEXT NOT NULL,
+    "run_id" TEXT NOT NULL,
+    "run_job" TEXT NOT NULL,
+    "status" "JobStatus" NOT NULL,
+    "started_at" TIMESTAMPTZ(3),
+    "completed_at" TIMESTAMPTZ(3),
+
+    CONSTRAINT "deleted_run_jobs_pkey" PRIMARY KEY ("job_id")
+);
+
+-- CreateTable
+CREATE TABLE "schedules" (
+    "id" TEXT NOT NULL,
+    "repository_id" TEXT NOT NULL,
+    "name" TEXT,
+    "cron" TEXT NOT NULL,
+    "timezone" TEXT NOT NULL,
+    "job_names" TEXT[],
+    "file" TEXT,
+    "next_at" TIMESTAMPTZ(3) NOT NULL,
+    "last_at" TIMESTAMPTZ(3),
+    "created_by_id" TEXT,
+    "created_at" TIMESTAMPTZ(3) NOT NULL DEFAULT CURRENT_TIMESTAMP,
+
+    CONSTRAINT "schedules_pkey" PRIMARY KEY ("id")
 );
 
 -- CreateTable
@@ -243,6 +355,24 @@ CREATE TABLE "allowed_secrets" (
 );
 
 -- CreateTable
+CREATE TABLE "stored_values" (
+    "id" TEXT NOT NULL,
+    "kind" "StoredKind" NOT NULL,
+    "namespace_id" TEXT,
+    "repository_id" TEXT,
+    "name" TEXT NOT NULL,
+    "value" TEXT,
+    "sealed" BYTEA,
+    "refs" TEXT[] DEFAULT ARRAY[]::TEXT[],
+    "updated_by" TEXT NOT NULL,
+    "created_at" TIMESTAMPTZ(3) NOT NULL DEFAULT CURRENT_TIMESTAMP,
+    "updated_at" TIMESTAMPTZ(3) NOT NULL DEFAULT CURRENT_TIMESTAMP,
+    "last_used_at" TIMESTAMPTZ(3),
+
+    CONSTRAINT "stored_values_pkey" PRIMARY KEY ("id")
+);
+
+-- CreateTable
 CREATE TABLE "jobs" (
     "id" TEXT NOT NULL,
     "namespace_id" TEXT NOT NULL,
@@ -255,6 +385,8 @@ CREATE TABLE "jobs" (
     "repository_id" TEXT,
     "branch" TEXT,
     "commit_sha" TEXT,
+    "snapshot_id" TEXT,
+    "tag" TEXT,
     "image" TEXT,
     "gpu" TEXT NOT NULL,
     "gpu_count" INTEGER NOT NULL,
@@ -263,12 +395,20 @@ CREATE TABLE "jobs" (
     "disk_gb" INTEGER NOT NULL,
     "env" JSONB NOT NULL DEFAULT '{}',
     "secrets" BYTEA,
+    "secret_names" TEXT[] DEFAULT ARRAY[]::TEXT[],
+    "variable_names" TEXT[] DEFAULT ARRAY[]::TEXT[],
+    "command_from_ref" BOOLEAN NOT NULL DEFAULT false,
+    "identity" JSONB,
     "region" TEXT NOT NULL,
     "timeout_minutes" INTEGER NOT NULL,
+    "max_cost" DECIMAL(14,4),
+    "idle_timeout_minutes" INTEGER,
+    "stop_reason" TEXT,
     "retries" INTEGER NOT NULL,
     "retry_count" INTEGER NOT NULL DEFAULT 0,
     "loss_count" INTEGER NOT NULL DEFAULT 0,
     "output_path" TEXT,
+    "inputs" JSONB NOT NULL DEFAULT '[]',
     "exit_code" INTEGER,
     "cost_per_hour" DECIMAL(14,4) NOT NULL,
     "runtime_seconds" INTEGER NOT NULL DEFAULT 0,
@@ -280,6 +420,17 @@ CREATE TABLE "jobs" (
     "log_full" BOOLEAN NOT NULL DEFAULT false,
     "log_until" TIMESTAMPTZ(6),
     "attempt_id" TEXT,
+    "blocked" BOOLEAN NOT NULL DEFAULT false,
+    "watched" BOOLEAN NOT NULL DEFAULT false,
+    "array_id" TEXT,
+    "array_index" INTEGER,
+    "array_size" INTEGER,
+    "folded" BOOLEAN NOT NULL DEFAULT false,
+    "matrix_values" JSONB,
+    "concurrency_group" TEXT,
+    "on_conflict" "GroupConflict",
+    "run_id" TEXT,
+    "run_job" TEXT,
     "available_at" TIMESTAMPTZ(3) NOT NULL DEFAULT CURRENT_TIMESTAMP,
     "artifact_bytes" BIGINT,
     "artifact_files" INTEGER,
@@ -290,6 +441,60 @@ CREATE TABLE "jobs" (
     "completed_at" TIMESTAMPTZ(3),
 
     CONSTRAINT "jobs_pkey" PRIMARY KEY ("id")
+);
+
+-- CreateTable
+CREATE TABLE "job_needs" (
+    "job_id" TEXT NOT NULL,
+    "needed_id" TEXT NOT NULL,
+    "needed_name" TEXT NOT NULL,
+    "run_job" TEXT,
+    "array_id" TEXT,
+    "condition" "NeedCondition" NOT NULL,
+    "ended_as" "JobStatus",
+
+    CONSTRAINT "job_needs_pkey" PRIMARY KEY ("job_id","needed_id")
+);
+
+-- CreateTable
+CREATE TABLE "job_slots" (
+    "job_id" TEXT NOT NULL,
+    "group_key" TEXT NOT NULL,
+    "unit" TEXT NOT NULL,
+    "max_running" INTEGER NOT NULL,
+    "on_conflict" "GroupConflict" NOT NULL,
+    "state" "SlotState" NOT NULL,
+
+    CONSTRAINT "job_slots_pkey" PRIMARY KEY ("job_id","group_key")
+);
+
+-- CreateTable
+CREATE TABLE "job_arrays" (
+    "id" TEXT NOT NULL,
+    "namespace_id" TEXT NOT NULL,
+    "name" TEXT NOT NULL,
+    "size" INTEGER NOT NULL,
+    "max_parallel" INTEGER,
+    "created_at" TIMESTAMPTZ(3) NOT NULL DEFAULT CURRENT_TIMESTAMP,
+
+    CONSTRAINT "job_arrays_pkey" PRIMARY KEY ("id")
+);
+
+-- CreateTable
+CREATE TABLE "job_changes" (
+    "id" BIGSERIAL NOT NULL,
+    "job_id" TEXT NOT NULL,
+
+    CONSTRAINT "job_changes_pkey" PRIMARY KEY ("id")
+);
+
+-- CreateTable
+CREATE TABLE "snapshots" (
+    "repository_id" TEXT NOT NULL,
+    "id" TEXT NOT NULL,
+    "created_at" TIMESTAMPTZ(3) NOT NULL DEFAULT CURRENT_TIMESTAMP,
+
+    CONSTRAINT "snapshots_pkey" PRIMARY KEY ("repository_id","id")
 );
 
 -- CreateTable
@@ -327,6 +532,7 @@ CREATE TABLE "kept_artifacts" (
     "files" INTEGER NOT NULL,
     "artifacts_of" TEXT,
     "removing" BOOLEAN NOT NULL DEFAULT false,
+    "exempt" BOOLEAN NOT NULL DEFAULT false,
     "deleted_at" TIMESTAMPTZ(3) NOT NULL DEFAULT CURRENT_TIMESTAMP,
 
     CONSTRAINT "kept_artifacts_pkey" PRIMARY KEY ("id")
@@ -346,6 +552,7 @@ CREATE TABLE "job_attempts" (
     "heartbeat_at" TIMESTAMPTZ(3) NOT NULL DEFAULT CURRENT_TIMESTAMP,
     "handle" JSONB,
     "log_cursor" JSONB,
+    "given_values" BYTEA,
     "created_at" TIMESTAMPTZ(3) NOT NULL DEFAULT CURRENT_TIMESTAMP,
     "started_at" TIMESTAMPTZ(3),
     "exited_at" TIMESTAMPTZ(3),
@@ -380,6 +587,43 @@ CREATE TABLE "usage_days" (
     "jobs" INTEGER NOT NULL,
 
     CONSTRAINT "usage_days_pkey" PRIMARY KEY ("namespace_id","day","user_id")
+);
+
+-- CreateTable
+CREATE TABLE "budgets" (
+    "namespace_id" TEXT NOT NULL,
+    "owner" TEXT NOT NULL,
+    "amount" DECIMAL(14,4) NOT NULL,
+    "on_reached" TEXT NOT NULL,
+    "notify" INTEGER[],
+    "updated_at" TIMESTAMPTZ(3) NOT NULL DEFAULT CURRENT_TIMESTAMP,
+
+    CONSTRAINT "budgets_pkey" PRIMARY KEY ("namespace_id","owner")
+);
+
+-- CreateTable
+CREATE TABLE "budget_notices" (
+    "namespace_id" TEXT NOT NULL,
+    "owner" TEXT NOT NULL,
+    "month" DATE NOT NULL,
+    "threshold" INTEGER NOT NULL,
+
+    CONSTRAINT "budget_notices_pkey" PRIMARY KEY ("namespace_id","owner","month","threshold")
+);
+
+-- CreateTable
+CREATE TABLE "retention_rules" (
+    "namespace_id" TEXT NOT NULL,
+    "job_days" INTEGER,
+    "log_days" INTEGER,
+    "artifact_days" INTEGER,
+    "jobs_until" TIMESTAMPTZ(3),
+    "logs_until" TIMESTAMPTZ(3),
+    "artifacts_until" TIMESTAMPTZ(3),
+    "updated_by" TEXT NOT NULL,
+    "updated_at" TIMESTAMPTZ(3) NOT NULL DEFAULT CURRENT_TIMESTAMP,
+
+    CONSTRAINT "retention_rules_pkey" PRIMARY KEY ("namespace_id")
 );
 
 -- CreateTable
@@ -682,6 +926,16 @@ CREATE TABLE "settings" (
 );
 
 -- CreateTable
+CREATE TABLE "signing_keys" (
+    "id" TEXT NOT NULL,
+    "public_key" JSONB NOT NULL,
+    "private_key" BYTEA NOT NULL,
+    "created_at" TIMESTAMPTZ(3) NOT NULL DEFAULT CURRENT_TIMESTAMP,
+
+    CONSTRAINT "signing_keys_pkey" PRIMARY KEY ("id")
+);
+
+-- CreateTable
 CREATE TABLE "idempotent_requests" (
     "owner" TEXT NOT NULL,
     "key" TEXT NOT NULL,
@@ -690,6 +944,7 @@ CREATE TABLE "idempotent_requests" (
     "status" INTEGER,
     "headers" JSONB,
     "body" BYTEA,
+    "effects" JSONB NOT NULL DEFAULT '{}',
     "created_at" TIMESTAMPTZ(3) NOT NULL DEFAULT CURRENT_TIMESTAMP,
 
     CONSTRAINT "idempotent_requests_pkey" PRIMARY KEY ("owner","key")
@@ -813,6 +1068,42 @@ CREATE INDEX "file_locks_owner_id_idx" ON "file_locks"("owner_id");
 CREATE UNIQUE INDEX "file_locks_repository_id_path_key" ON "file_locks"("repository_id", "path");
 
 -- CreateIndex
+CREATE INDEX "run_triggers_due_at_idx" ON "run_triggers"("due_at");
+
+-- CreateIndex
+CREATE INDEX "run_triggers_repository_id_idx" ON "run_triggers"("repository_id");
+
+-- CreateIndex
+CREATE INDEX "runs_repository_id_ref_number_idx" ON "runs"("repository_id", "ref", "number");
+
+-- CreateIndex
+CREATE INDEX "runs_repository_id_sha_idx" ON "runs"("repository_id", "sha");
+
+-- CreateIndex
+CREATE INDEX "runs_created_by_id_idx" ON "runs"("created_by_id");
+
+-- CreateIndex
+CREATE UNIQUE INDEX "runs_repository_id_number_key" ON "runs"("repository_id", "number");
+
+-- CreateIndex
+CREATE INDEX "deleted_run_jobs_run_id_idx" ON "deleted_run_jobs"("run_id");
+
+-- CreateIndex
+CREATE INDEX "schedules_next_at_idx" ON "schedules"("next_at");
+
+-- CreateIndex
+CREATE INDEX "schedules_created_by_id_idx" ON "schedules"("created_by_id");
+
+-- CreateIndex
+CREATE UNIQUE INDEX "schedules_repository_id_name_key" ON "schedules"("repository_id", "name");
+
+-- CreateIndex
+CREATE UNIQUE INDEX "stored_values_namespace_id_kind_name_key" ON "stored_values"("namespace_id", "kind", "name");
+
+-- CreateIndex
+CREATE UNIQUE INDEX "stored_values_repository_id_kind_name_key" ON "stored_values"("repository_id", "kind", "name");
+
+-- CreateIndex
 CREATE INDEX "jobs_namespace_id_created_at_id_idx" ON "jobs"("namespace_id", "created_at" DESC, "id" DESC);
 
 -- CreateIndex
@@ -837,13 +1128,34 @@ CREATE INDEX "jobs_repository_id_created_at_id_idx" ON "jobs"("repository_id", "
 CREATE INDEX "jobs_with_gpu" ON "jobs"("namespace_id", "gpu", "created_at" DESC, "id" DESC) WHERE (gpu <> 'none');
 
 -- CreateIndex
-CREATE INDEX "jobs_waiting" ON "jobs"("gpu", "region", "namespace_id", "id") WHERE (status = 'queued');
+CREATE INDEX "jobs_waiting" ON "jobs"("gpu", "region", "namespace_id", "id") WHERE (status = 'queued' AND NOT blocked);
 
 -- CreateIndex
 CREATE INDEX "jobs_postponed" ON "jobs"("available_at") WHERE (status = 'queued' AND available_at > created_at);
 
 -- CreateIndex
+CREATE INDEX "jobs_snapshot_id_idx" ON "jobs"("snapshot_id") WHERE (snapshot_id IS NOT NULL);
+
+-- CreateIndex
+CREATE INDEX "jobs_array_id_status_id_idx" ON "jobs"("array_id", "status", "id") WHERE (array_id IS NOT NULL);
+
+-- CreateIndex
+CREATE INDEX "jobs_run_id_id_idx" ON "jobs"("run_id", "id") WHERE (run_id IS NOT NULL);
+
+-- CreateIndex
 CREATE UNIQUE INDEX "jobs_namespace_id_name_key" ON "jobs"("namespace_id", "name");
+
+-- CreateIndex
+CREATE INDEX "job_needs_needed_id_idx" ON "job_needs"("needed_id");
+
+-- CreateIndex
+CREATE INDEX "job_slots_group_key_state_job_id_idx" ON "job_slots"("group_key", "state", "job_id");
+
+-- CreateIndex
+CREATE INDEX "job_arrays_namespace_id_name_id_idx" ON "job_arrays"("namespace_id", "name", "id");
+
+-- CreateIndex
+CREATE INDEX "snapshots_created_at_idx" ON "snapshots"("created_at");
 
 -- CreateIndex
 CREATE INDEX "list_counts_namespace_id_list_idx" ON "list_counts"("namespace_id", "list");
@@ -1017,7 +1329,34 @@ ALTER TABLE "file_locks" ADD CONSTRAINT "file_locks_owner_id_fkey" FOREIGN KEY (
 ALTER TABLE "branch_rules" ADD CONSTRAINT "branch_rules_repository_id_fkey" FOREIGN KEY ("repository_id") REFERENCES "repositories"("id") ON DELETE CASCADE ON UPDATE CASCADE;
 
 -- AddForeignKey
+ALTER TABLE "commit_statuses" ADD CONSTRAINT "commit_statuses_repository_id_fkey" FOREIGN KEY ("repository_id") REFERENCES "repositories"("id") ON DELETE CASCADE ON UPDATE CASCADE;
+
+-- AddForeignKey
+ALTER TABLE "run_triggers" ADD CONSTRAINT "run_triggers_repository_id_fkey" FOREIGN KEY ("repository_id") REFERENCES "repositories"("id") ON DELETE CASCADE ON UPDATE CASCADE;
+
+-- AddForeignKey
+ALTER TABLE "runs" ADD CONSTRAINT "runs_repository_id_fkey" FOREIGN KEY ("repository_id") REFERENCES "repositories"("id") ON DELETE CASCADE ON UPDATE CASCADE;
+
+-- AddForeignKey
+ALTER TABLE "runs" ADD CONSTRAINT "runs_created_by_id_fkey" FOREIGN KEY ("created_by_id") REFERENCES "users"("id") ON DELETE SET NULL ON UPDATE CASCADE;
+
+-- AddForeignKey
+ALTER TABLE "deleted_run_jobs" ADD CONSTRAINT "deleted_run_jobs_run_id_fkey" FOREIGN KEY ("run_id") REFERENCES "runs"("id") ON DELETE CASCADE ON UPDATE CASCADE;
+
+-- AddForeignKey
+ALTER TABLE "schedules" ADD CONSTRAINT "schedules_repository_id_fkey" FOREIGN KEY ("repository_id") REFERENCES "repositories"("id") ON DELETE CASCADE ON UPDATE CASCADE;
+
+-- AddForeignKey
+ALTER TABLE "schedules" ADD CONSTRAINT "schedules_created_by_id_fkey" FOREIGN KEY ("created_by_id") REFERENCES "users"("id") ON DELETE SET NULL ON UPDATE CASCADE;
+
+-- AddForeignKey
 ALTER TABLE "allowed_secrets" ADD CONSTRAINT "allowed_secrets_repository_id_fkey" FOREIGN KEY ("repository_id") REFERENCES "repositories"("id") ON DELETE CASCADE ON UPDATE CASCADE;
+
+-- AddForeignKey
+ALTER TABLE "stored_values" ADD CONSTRAINT "stored_values_namespace_id_fkey" FOREIGN KEY ("namespace_id") REFERENCES "namespaces"("id") ON DELETE CASCADE ON UPDATE CASCADE;
+
+-- AddForeignKey
+ALTER TABLE "stored_values" ADD CONSTRAINT "stored_values_repository_id_fkey" FOREIGN KEY ("repository_id") REFERENCES "repositories"("id") ON DELETE CASCADE ON UPDATE CASCADE;
 
 -- AddForeignKey
 ALTER TABLE "jobs" ADD CONSTRAINT "jobs_namespace_id_fkey" FOREIGN KEY ("namespace_id") REFERENCES "namespaces"("id") ON DELETE RESTRICT ON UPDATE CASCADE;
@@ -1027,6 +1366,18 @@ ALTER TABLE "jobs" ADD CONSTRAINT "jobs_created_by_id_fkey" FOREIGN KEY ("create
 
 -- AddForeignKey
 ALTER TABLE "jobs" ADD CONSTRAINT "jobs_repository_id_fkey" FOREIGN KEY ("repository_id") REFERENCES "repositories"("id") ON DELETE SET NULL ON UPDATE CASCADE;
+
+-- AddForeignKey
+ALTER TABLE "jobs" ADD CONSTRAINT "jobs_array_id_fkey" FOREIGN KEY ("array_id") REFERENCES "job_arrays"("id") ON DELETE SET NULL ON UPDATE CASCADE;
+
+-- AddForeignKey
+ALTER TABLE "job_needs" ADD CONSTRAINT "job_needs_job_id_fkey" FOREIGN KEY ("job_id") REFERENCES "jobs"("id") ON DELETE CASCADE ON UPDATE CASCADE;
+
+-- AddForeignKey
+ALTER TABLE "job_arrays" ADD CONSTRAINT "job_arrays_namespace_id_fkey" FOREIGN KEY ("namespace_id") REFERENCES "namespaces"("id") ON DELETE CASCADE ON UPDATE CASCADE;
+
+-- AddForeignKey
+ALTER TABLE "snapshots" ADD CONSTRAINT "snapshots_repository_id_fkey" FOREIGN KEY ("repository_id") REFERENCES "repositories"("id") ON DELETE CASCADE ON UPDATE CASCADE;
 
 -- AddForeignKey
 ALTER TABLE "job_labels" ADD CONSTRAINT "job_labels_job_id_fkey" FOREIGN KEY ("job_id") REFERENCES "jobs"("id") ON DELETE CASCADE ON UPDATE CASCADE;
@@ -1048,6 +1399,15 @@ ALTER TABLE "attempt_usage" ADD CONSTRAINT "attempt_usage_attempt_id_fkey" FOREI
 
 -- AddForeignKey
 ALTER TABLE "usage_days" ADD CONSTRAINT "usage_days_namespace_id_fkey" FOREIGN KEY ("namespace_id") REFERENCES "namespaces"("id") ON DELETE CASCADE ON UPDATE CASCADE;
+
+-- AddForeignKey
+ALTER TABLE "budgets" ADD CONSTRAINT "budgets_namespace_id_fkey" FOREIGN KEY ("namespace_id") REFERENCES "namespaces"("id") ON DELETE CASCADE ON UPDATE CASCADE;
+
+-- AddForeignKey
+ALTER TABLE "budget_notices" ADD CONSTRAINT "budget_notices_namespace_id_fkey" FOREIGN KEY ("namespace_id") REFERENCES "namespaces"("id") ON DELETE CASCADE ON UPDATE CASCADE;
+
+-- AddForeignKey
+ALTER TABLE "retention_rules" ADD CONSTRAINT "retention_rules_namespace_id_fkey" FOREIGN KEY ("namespace_id") REFERENCES "namespaces"("id") ON DELETE CASCADE ON UPDATE CASCADE;
 
 -- AddForeignKey
 ALTER TABLE "queue_shares" ADD CONSTRAINT "queue_shares_namespace_id_fkey" FOREIGN KEY ("namespace_id") REFERENCES "namespaces"("id") ON DELETE CASCADE ON UPDATE CASCADE;
@@ -1098,3 +1458,13 @@ ALTER TABLE "jobs" SET (fillfactor = 80);
 -- The rows of the queue change with every job: vacuum them often, and leave room to change them in place.
 ALTER TABLE "queue_shares" SET (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
 ALTER TABLE "queue_lines" SET (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
+
+ALTER TABLE stored_values
+  ADD CONSTRAINT stored_values_one_owner CHECK (num_nonnulls(namespace_id, repository_id) = 1),
+  -- The value of a secret is never stored unencrypted.
+  ADD CONSTRAINT stored_values_by_kind CHECK (
+    CASE kind WHEN 'secret' THEN sealed IS NOT NULL AND value IS NULL ELSE value IS NOT NULL AND sealed IS NULL END);
+
+ALTER TABLE budgets ADD CONSTRAINT budgets_owner CHECK (owner IN ('namespace', 'operator'));
+ALTER TABLE budgets ADD CONSTRAINT budgets_on_reached CHECK (on_reached IN ('refuse', 'cancel'));
+ALTER TABLE budgets ADD CONSTRAINT budgets_amount CHECK (amount > 0);

@@ -1,6 +1,10 @@
 -- Functions and triggers: SQL that keeps a fact true whoever changes the rows. Above each stands what it keeps true and
 -- who relies on it.
 --
+-- A server that starts applies this file again when it has changed (`src/platform/database/migrate.ts`), after the migrations. So
+-- each statement must also work if its object exists. What is removed from the file, and a function whose parameters or result
+-- change, needs a DROP ... IF EXISTS here.
+--
 -- Trigger functions are in PL/pgSQL, which prepares a plan once for each connection; a function in SQL, and the WHEN condition of
 -- a trigger, are prepared again for each statement, which took 12 % of PostgreSQL's time for a claim and an end. So
 -- conditions are in the functions.
@@ -11,7 +15,7 @@
 -- `event_clock.ahead` keeps xids growing after a restore into a cluster whose own counter is behind.
 
 -- The xid of an event that this transaction writes.
-CREATE FUNCTION event_xid()
+CREATE OR REPLACE FUNCTION event_xid()
 RETURNS xid8
 LANGUAGE sql
 AS $$
@@ -21,7 +25,7 @@ $$;
 ALTER TABLE "events" ALTER COLUMN "xid" SET DEFAULT event_xid();
 
 -- Events below it are of transactions that have ended: a reader may pass them.
-CREATE FUNCTION event_horizon()
+CREATE OR REPLACE FUNCTION event_horizon()
 RETURNS xid8
 LANGUAGE sql
 STABLE
@@ -33,7 +37,7 @@ $$;
 -- namespaces.storage_bytes is the sum of what the namespace keeps: repositories with their large files, artifacts of jobs,
 -- kept artifacts, and logs. Quotas read this one row (`src/platform/limits/quotas.ts`).
 
-CREATE FUNCTION count_storage(namespace text, bytes bigint)
+CREATE OR REPLACE FUNCTION count_storage(namespace text, bytes bigint)
 RETURNS void
 LANGUAGE plpgsql
 AS $$
@@ -44,7 +48,7 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION count_repository_storage()
+CREATE OR REPLACE FUNCTION count_repository_storage()
 RETURNS trigger
 LANGUAGE plpgsql
 AS $$
@@ -59,10 +63,10 @@ BEGIN
 END
 $$;
 
-CREATE TRIGGER count_storage AFTER INSERT OR DELETE OR UPDATE OF size_bytes, namespace_id ON repositories
+CREATE OR REPLACE TRIGGER count_storage AFTER INSERT OR DELETE OR UPDATE OF size_bytes, namespace_id ON repositories
 FOR EACH ROW EXECUTE FUNCTION count_repository_storage();
 
-CREATE FUNCTION count_artifact_storage()
+CREATE OR REPLACE FUNCTION count_artifact_storage()
 RETURNS trigger
 LANGUAGE plpgsql
 AS $$
@@ -77,10 +81,10 @@ BEGIN
 END
 $$;
 
-CREATE TRIGGER count_storage AFTER INSERT OR DELETE OR UPDATE OF artifact_bytes ON jobs
+CREATE OR REPLACE TRIGGER count_storage AFTER INSERT OR DELETE OR UPDATE OF artifact_bytes ON jobs
 FOR EACH ROW EXECUTE FUNCTION count_artifact_storage();
 
-CREATE FUNCTION count_kept_storage()
+CREATE OR REPLACE FUNCTION count_kept_storage()
 RETURNS trigger
 LANGUAGE plpgsql
 AS $$
@@ -91,12 +95,12 @@ BEGIN
 END
 $$;
 
-CREATE TRIGGER count_storage AFTER INSERT OR DELETE ON kept_artifacts
+CREATE OR REPLACE TRIGGER count_storage AFTER INSERT OR DELETE ON kept_artifacts
 FOR EACH ROW EXECUTE FUNCTION count_kept_storage();
 
 -- While a job runs, its log counts in whole steps of 64 KiB, so that jobs that print do not wait for each other at the row of
 -- their namespace with every line.
-CREATE FUNCTION stored_log(bytes bigint, completed_at timestamptz)
+CREATE OR REPLACE FUNCTION stored_log(bytes bigint, completed_at timestamptz)
 RETURNS bigint
 LANGUAGE sql
 IMMUTABLE
@@ -104,7 +108,7 @@ AS $$
     SELECT CASE WHEN completed_at IS NULL THEN bytes - bytes % 65536 ELSE bytes END
 $$;
 
-CREATE FUNCTION count_log_storage()
+CREATE OR REPLACE FUNCTION count_log_storage()
 RETURNS trigger
 LANGUAGE plpgsql
 AS $$
@@ -116,7 +120,7 @@ BEGIN
 END
 $$;
 
-CREATE TRIGGER count_log_storage AFTER DELETE OR UPDATE OF log_bytes, completed_at ON jobs
+CREATE OR REPLACE TRIGGER count_log_storage AFTER DELETE OR UPDATE OF log_bytes, completed_at ON jobs
 FOR EACH ROW EXECUTE FUNCTION count_log_storage();
 
 -- ---------------------------------------------------------------------------------------------------------------------
@@ -125,7 +129,7 @@ FOR EACH ROW EXECUTE FUNCTION count_log_storage();
 -- rows by their sums. `src/platform/database/offset-page.ts` reads them.
 
 -- Replaces the rows of one list by their sums. It skips rows that another transaction has locked, so it never waits.
-CREATE FUNCTION fold_list_counts(of_namespace text, of_list text)
+CREATE OR REPLACE FUNCTION fold_list_counts(of_namespace text, of_list text)
 RETURNS void
 LANGUAGE plpgsql
 AS $$
@@ -141,7 +145,7 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION count_jobs()
+CREATE OR REPLACE FUNCTION count_jobs()
 RETURNS trigger
 LANGUAGE plpgsql
 AS $$
@@ -171,10 +175,10 @@ BEGIN
 END
 $$;
 
-CREATE TRIGGER count_jobs AFTER INSERT OR DELETE OR UPDATE OF namespace_id, status, started_at, completed_at ON jobs
+CREATE OR REPLACE TRIGGER count_jobs AFTER INSERT OR DELETE OR UPDATE OF namespace_id, status, started_at, completed_at ON jobs
 FOR EACH ROW EXECUTE FUNCTION count_jobs();
 
-CREATE FUNCTION count_repositories()
+CREATE OR REPLACE FUNCTION count_repositories()
 RETURNS trigger
 LANGUAGE plpgsql
 AS $$
@@ -195,10 +199,10 @@ BEGIN
 END
 $$;
 
-CREATE TRIGGER count_repositories AFTER INSERT OR DELETE ON repositories
+CREATE OR REPLACE TRIGGER count_repositories AFTER INSERT OR DELETE ON repositories
 FOR EACH ROW EXECUTE FUNCTION count_repositories();
 
-CREATE TRIGGER count_changed_repositories AFTER UPDATE OF namespace_id, visibility ON repositories
+CREATE OR REPLACE TRIGGER count_changed_repositories AFTER UPDATE OF namespace_id, visibility ON repositories
 FOR EACH ROW WHEN (OLD.namespace_id <> NEW.namespace_id OR OLD.visibility <> NEW.visibility)
 EXECUTE FUNCTION count_repositories();
 
@@ -206,13 +210,14 @@ EXECUTE FUNCTION count_repositories();
 -- queue_shares.held is the number of attempts of a namespace; queue_lines has, for each namespace, GPU and region, how many jobs
 -- wait, the first of them, and a copy of held, so that the next job in fair order is the first entry of an index
 -- (`src/jobs/worker/claim.ts`). One change is left out here: that a queued job gets an attempt. The claim counts it, once for
--- many jobs.
+-- many jobs. A blocked job is not in the queue. It enters the queue when it is unblocked, at the place of its id: the head of
+-- its line moves back to it.
 --
 -- Locks: whoever changes the counts of a namespace locks its row of queue_shares first. The trigger is deferred to the end of the
 -- transaction, so the holder of this lock waits for no other lock, and others wait for one commit at most.
 -- enable_seqscan is off because while these tables are small, dead versions that an open transaction keeps would be read
 -- by each scan.
-CREATE FUNCTION count_queue()
+CREATE OR REPLACE FUNCTION count_queue()
 RETURNS trigger
 LANGUAGE plpgsql
 SET enable_seqscan = off
@@ -225,12 +230,12 @@ DECLARE
 BEGIN
     IF TG_OP <> 'INSERT' THEN
         namespace := OLD.namespace_id;
-        waited := OLD.status = 'queued' AND OLD.attempt_id IS NULL;
+        waited := OLD.status = 'queued' AND OLD.attempt_id IS NULL AND NOT OLD.blocked;
         change := change - (OLD.attempt_id IS NOT NULL)::int;
     END IF;
     IF TG_OP <> 'DELETE' THEN
         namespace := NEW.namespace_id;
-        waits := NEW.status = 'queued' AND NEW.attempt_id IS NULL;
+        waits := NEW.status = 'queued' AND NEW.attempt_id IS NULL AND NOT NEW.blocked;
         change := change + (NEW.attempt_id IS NOT NULL)::int;
     END IF;
     IF (waited = waits AND change = 0) OR (waited AND change = 1) THEN RETURN NULL; END IF;
@@ -265,28 +270,31 @@ BEGIN
 END
 $$;
 
-CREATE CONSTRAINT TRIGGER count_queue AFTER INSERT OR DELETE OR UPDATE OF status, attempt_id ON jobs
+DROP TRIGGER IF EXISTS count_queue ON jobs;
+CREATE CONSTRAINT TRIGGER count_queue AFTER INSERT OR DELETE OR UPDATE OF status, attempt_id, blocked ON jobs
 DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION count_queue();
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- Whatever deletes a job or a repository, cascades included, leaves a note, by which the maintenance tasks find the log pages
 -- (`src/jobs/logs/removal.ts`) and the large files (`src/repositories/lfs/store/sweep.ts`) to remove.
 
-CREATE FUNCTION note_deleted_journal()
+-- Retention may have noted the log of the job already, and its pages are still being removed.
+CREATE OR REPLACE FUNCTION note_deleted_journal()
 RETURNS trigger
 LANGUAGE plpgsql
 AS $$
 BEGIN
     INSERT INTO deleted_journals (job_id)
-    SELECT OLD.id WHERE EXISTS (SELECT FROM journal_pages WHERE job_id = OLD.id);
+    SELECT OLD.id WHERE EXISTS (SELECT FROM journal_pages WHERE job_id = OLD.id)
+    ON CONFLICT DO NOTHING;
     RETURN NULL;
 END
 $$;
 
-CREATE TRIGGER note_deleted_journal AFTER DELETE ON jobs
+CREATE OR REPLACE TRIGGER note_deleted_journal AFTER DELETE ON jobs
 FOR EACH ROW EXECUTE FUNCTION note_deleted_journal();
 
-CREATE FUNCTION note_deleted_large_files()
+CREATE OR REPLACE FUNCTION note_deleted_large_files()
 RETURNS trigger
 LANGUAGE plpgsql
 AS $$
@@ -297,5 +305,108 @@ BEGIN
 END
 $$;
 
-CREATE TRIGGER note_deleted_large_files AFTER DELETE ON repositories
+CREATE OR REPLACE TRIGGER note_deleted_large_files AFTER DELETE ON repositories
 FOR EACH ROW EXECUTE FUNCTION note_deleted_large_files();
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- Jobs that depend on others.
+
+-- Whatever deletes a watched job, cascades included: jobs that need it still know how it ended, and the loop releases its slots
+-- and tells the run (`src/jobs/dependencies/loop.ts`).
+CREATE OR REPLACE FUNCTION note_deleted_watched_job()
+RETURNS trigger
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF OLD.watched THEN
+        UPDATE job_needs SET ended_as = OLD.status WHERE needed_id = OLD.id;
+        INSERT INTO job_changes (job_id) VALUES (OLD.id);
+    END IF;
+    -- When the job that stands for an array in folded lists is deleted, the next one takes its place. Rows that the same
+    -- statement deletes are no longer there when this runs.
+    IF OLD.array_id IS NOT NULL AND NOT OLD.folded THEN
+        UPDATE jobs SET folded = false WHERE id = (
+            SELECT id FROM jobs WHERE array_id = OLD.array_id ORDER BY id LIMIT 1);
+        IF NOT FOUND THEN DELETE FROM job_arrays WHERE id = OLD.array_id; END IF;
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER note_deleted_watched_job AFTER DELETE ON jobs
+FOR EACH ROW EXECUTE FUNCTION note_deleted_watched_job();
+
+-- Wakes the loop whenever there is something to do.
+CREATE OR REPLACE FUNCTION notify_job_changes()
+RETURNS trigger
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM pg_notify('loam', 'job-changes');
+    RETURN NULL;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER notify_job_changes AFTER INSERT ON job_changes
+FOR EACH STATEMENT EXECUTE FUNCTION notify_job_changes();
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- Budgets, secrets and runs.
+
+-- What the jobs of a namespace have cost in the current month in UTC: the ledger, and what runs now. An attempt that ends at the
+-- same time is in exactly one of both, because the function is one statement. An attempt that started in an earlier month counts
+-- from the start of this month. Rounded as src/jobs/usage-ledger.ts does.
+CREATE OR REPLACE FUNCTION month_cost(namespace text) RETURNS numeric LANGUAGE sql STABLE AS $$
+  SELECT (
+    (SELECT coalesce(sum(price_seconds), 0) FROM usage_days
+     WHERE namespace_id = namespace AND day >= (date_trunc('month', now(), 'UTC') AT TIME ZONE 'UTC')::date)
+    + (SELECT coalesce(sum(j.cost_per_hour * greatest(0, round(extract(epoch FROM
+         coalesce(a.exited_at, now()) - greatest(a.started_at, date_trunc('month', now(), 'UTC')))))), 0)
+       FROM jobs j JOIN job_attempts a ON a.id = j.attempt_id
+       WHERE j.namespace_id = namespace AND j.attempt_id IS NOT NULL AND j.status = 'running'
+         AND a.started_at IS NOT NULL)
+  ) / 3600
+$$;
+
+-- No job is created in a namespace whose budget is reached, whichever way it is created. The check is in the transaction of the
+-- insert, and for all jobs of a statement at once. src/jobs/budgets.ts turns the error into the answer of the API.
+CREATE OR REPLACE FUNCTION refuse_jobs_over_budget() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF EXISTS (
+    SELECT FROM budgets WHERE namespace_id IN (SELECT namespace_id FROM new_jobs) AND month_cost(namespace_id) >= amount
+  ) THEN
+    RAISE EXCEPTION 'jobs_within_budget' USING errcode = 'check_violation', constraint = 'jobs_within_budget';
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE OR REPLACE TRIGGER jobs_within_budget AFTER INSERT ON jobs REFERENCING NEW TABLE AS new_jobs
+  FOR EACH STATEMENT EXECUTE FUNCTION refuse_jobs_over_budget();
+
+-- The values that an attempt got are needed to mask its log, and no longer. Attempts end in several statements, and this trigger
+-- clears the values in all of them.
+CREATE OR REPLACE FUNCTION clear_given_values() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  NEW.given_values := NULL;
+  RETURN NEW;
+END $$;
+CREATE OR REPLACE TRIGGER clear_given_values BEFORE UPDATE OF ended_at ON job_attempts
+  FOR EACH ROW WHEN (NEW.ended_at IS NOT NULL AND NEW.given_values IS NOT NULL) EXECUTE FUNCTION clear_given_values();
+
+-- Whatever deletes a job of a run, a user or retention: the run keeps how it ended (`src/automation/runs/results.ts`). Otherwise a
+-- job of the file would count as succeeded once the combination that failed is gone.
+CREATE OR REPLACE FUNCTION keep_result_of_run_job()
+RETURNS trigger
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF OLD.run_id IS NOT NULL THEN
+        INSERT INTO deleted_run_jobs (job_id, run_id, run_job, status, started_at, completed_at)
+        SELECT OLD.id, r.id, OLD.run_job, OLD.status, OLD.started_at, OLD.completed_at
+        FROM runs r WHERE r.id = OLD.run_id;
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER keep_result_of_run_job AFTER DELETE ON jobs
+FOR EACH ROW EXECUTE FUNCTION keep_result_of_run_job();

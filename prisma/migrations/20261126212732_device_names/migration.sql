@@ -1,2 +1,0 @@
--- AlterTable
-ALTER TABLE "device_requests" ADD COLUMN     "device_name" TEXT;

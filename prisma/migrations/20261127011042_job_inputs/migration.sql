@@ -1,2 +1,0 @@
--- AlterTable
-ALTER TABLE "jobs" ADD COLUMN     "inputs" JSONB NOT NULL DEFAULT '[]';

@@ -1,2 +1,0 @@
--- AlterTable
-ALTER TABLE "job_needs" ADD COLUMN     "run_job" TEXT;

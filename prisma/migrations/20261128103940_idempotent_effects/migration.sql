@@ -1,2 +1,0 @@
--- AlterTable
-ALTER TABLE "idempotent_requests" ADD COLUMN "effects" JSONB NOT NULL DEFAULT '{}';
