@@ -187,21 +187,20 @@ function demandKind(viewer: Viewer, namespaceIds: readonly string[], kind: Kind)
 
 /**
  * The `data` that webhooks send: the job or repository as GET returned it at the time of the event, with newly signed links.
- * Null for events of earlier versions, which stored less data.
  */
 export function getEventPayload(
   services: { signer: Signer; urls: Urls },
   { data }: FeedEvent,
-): object | null {
-  return data.job || data.repository || data.budget ? (dataToSend(services, data) as object) : null;
+): object {
+  return dataToSend(services, data) as object;
 }
 
-/** The name of the namespace at the time of the event. Null for events of earlier versions, which stored less data. */
-export function getEventNamespace({ data }: FeedEvent): string | null {
+/** The name of the namespace at the time of the event. */
+export function getEventNamespace({ data }: FeedEvent): string {
   const { job, repository, budget } = data as Partial<
     JobEventData & RepositoryEventData & BudgetEventData
   >;
-  return (job ?? repository ?? budget)?.namespace ?? null;
+  return (job ?? repository ?? budget)?.namespace ?? '';
 }
 
 function toFeedEvent({ id, seq, type, timestamp, subject, data }: OutboxEvent): FeedEvent {

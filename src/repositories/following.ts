@@ -1,7 +1,6 @@
 /** Subscriptions to repository events. */
 
 import type pg from 'pg';
-import type { ReceivedRefUpdate } from '../git/transport/hooks.ts';
 import { resolveNamespace } from '../identity/accounts.ts';
 import { anyTargetIn, demand, type Viewer } from '../identity/permissions.ts';
 import type { Rechecks } from '../identity/rechecks.ts';
@@ -11,7 +10,7 @@ import type { Bus } from '../platform/events/bus.ts';
 import type { EventType } from '../platform/events/outbox.ts';
 import type { OutboxEvent } from '../platform/events/read.ts';
 import { parseFollowedNamespaces, subscribeToEvents } from '../platform/events/read.ts';
-import { idOrNull, type PushPayload, type RefPayload, type RepositoryPayload } from './payload.ts';
+import type { RefPayload, RepositoryEventData } from './payload.ts';
 import { type AccessRow, accessColumns, accessTarget, getRepository } from './repositories.ts';
 
 type Deps = { db: Db; pool: pg.Pool; bus: Bus; rechecks: Rechecks };
@@ -111,31 +110,15 @@ function toRepositoryEvent({
   subject,
   data,
 }: OutboxEvent): RepositoryEvent {
-  const repository = data.repository as RepositoryPayload | undefined;
+  const { repository, push } = data as RepositoryEventData;
   return {
     id,
     cursor: seq,
     type: type as RepositoryEventType,
     timestamp,
     repositoryId: subject,
-    name: repository?.name ?? String(data.name),
-    fullName: repository?.full_name ?? String(data.fullName),
-    push: type === 'repository.pushed' ? readPush(data) : null,
-  };
-}
-
-/** Events of earlier versions have the fields of the push at the top level of `data`. */
-function readPush(data: OutboxEvent['data']): PushSummary {
-  const push = data.push as PushPayload | undefined;
-  if (push) return { pusher: push.pusher, refCount: push.ref_count, refs: push.refs };
-  const commands = data.refs as unknown as ReceivedRefUpdate[];
-  return {
-    pusher: String(data.pusher),
-    refCount: Number(data.refCount),
-    refs: commands.map(({ ref, before, after }) => ({
-      ref,
-      before: idOrNull(before),
-      after: idOrNull(after),
-    })),
+    name: repository.name,
+    fullName: repository.full_name,
+    push: push ? { pusher: push.pusher, refCount: push.ref_count, refs: push.refs } : null,
   };
 }

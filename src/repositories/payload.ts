@@ -36,10 +36,7 @@ export type RefPayload = { ref: string; before: string | null; after: string | n
 
 export type PushPayload = { pusher: string; ref_count: number; refs: RefPayload[] };
 
-/**
- * The `data` of a repository event. Events of earlier versions have `name`, `fullName` and the fields of the
- * push at this level.
- */
+/** The `data` of a repository event. */
 export type RepositoryEventData = { repository: RepositoryPayload; push?: PushPayload };
 
 /** @param namespace the owner's name */

@@ -117,8 +117,7 @@ async function finish(services: Deps, id: string, operations: PendingOperation[]
       for (const operation of others) await operation.finish();
     });
   else for (const operation of others) await operation.finish();
-  // By time; notes of an earlier version have no time and come first.
-  pushes.sort((a, b) => ((a.data.at ?? '') < (b.data.at ?? '') ? -1 : 1));
+  pushes.sort((a, b) => (a.data.at < b.data.at ? -1 : 1));
   if (!row) return;
   const dir = git.disk.pathOf(id);
   // If a git process moved a ref after the refs were read, nothing would record its push.

@@ -138,7 +138,7 @@ test('an event of a repository contains the repository as GET returns it, and th
   expect(pushed.data.push.refs).toContainEqual({ ref: 'refs/heads/new', before: null, after: sha });
 });
 
-test('subscribers get the contents of an event, and fewer fields for events of earlier versions', async () => {
+test('subscribers get the contents of an event', async () => {
   await submit(ada, { namespace: 'ada', name: 'held', repo: 'ada/code', command: 'exit 0' });
   await until(ada, 'ada', 'held', 'SUCCEEDED');
   const fields = 'name status exitCode namespace progress retryCount runtimeSeconds totalCost';
@@ -166,43 +166,6 @@ test('subscribers get the contents of an event, and fewer fields for events of e
       totalCost: '0.00',
     },
   ]);
-  // Events of earlier versions did not contain the whole subject.
-  await query(
-    `update events set data = '{"name": "held", "status": "failed", "exitCode": 2, "repositoryId": null}'
-     where type = 'job.succeeded' and data->'job'->>'name' = 'held'`,
-  );
-  const [, , old] = await take(viaYoga(ada, events), 'jobEvents', 3);
-  expect(old).toEqual({
-    name: 'held',
-    status: 'FAILED',
-    exitCode: 2,
-    namespace: null,
-    progress: null,
-    retryCount: null,
-    runtimeSeconds: null,
-    totalCost: null,
-  });
-  await query(
-    `update events set data = '{"id": "r", "name": "code", "namespace": "ada", "fullName": "ada/old", "pusher": "eve", "refCount": 1,
-       "refs": [{"ref": "refs/heads/a", "before": "${'0'.repeat(40)}", "after": "${'a'.repeat(40)}"}]}', type = 'repository.pushed'
-     where type = 'repository.created' and data->'repository'->>'full_name' = 'ada/code'`,
-  );
-  const [push] = await take(
-    viaYoga(
-      ada,
-      'subscription { repositoryEvents(namespace: "ada", name: "code", after: 0) { fullName push { pusher refCount refs { ref before after } } } }',
-    ),
-    'repositoryEvents',
-    1,
-  );
-  expect(push).toEqual({
-    fullName: 'ada/old',
-    push: {
-      pusher: 'eve',
-      refCount: 1,
-      refs: [{ ref: 'refs/heads/a', before: null, after: 'a'.repeat(40) }],
-    },
-  });
 });
 
 test('a reader of all namespaces is woken by events of each namespace', async () => {

@@ -309,7 +309,7 @@ test('keys rotate: the next one is published before it signs, and the old one un
   const { token } = await startJob(ada, { name: 'rotating', ...REPO });
   const listed = async () =>
     (await new TokenIssuer(app.pool, testKeys).listPublicKeys()).map(({ kid }) => kid);
-  const testKeys = { derive: () => sealing, underived: sealing };
+  const testKeys = { derive: () => sealing };
   const age = (days: number) =>
     app.pool.query(`update signing_keys set created_at = created_at - make_interval(hours => $1)`, [
       days * 24,
@@ -343,7 +343,7 @@ test('servers that need the first key at once create one', async () => {
   await using fresh = await startApp();
   const issuers = Array.from(
     { length: 5 },
-    () => new TokenIssuer(fresh.pool, { derive: () => sealing, underived: sealing }),
+    () => new TokenIssuer(fresh.pool, { derive: () => sealing }),
   );
   const sets = await Promise.all(issuers.map((issuer) => issuer.listPublicKeys()));
   expect(new Set(sets.flat().map(({ kid }) => kid)).size).toBe(1);

@@ -5,11 +5,7 @@ import { newId } from '../../src/base/ids.ts';
 import { createCheckout } from '../../src/jobs/attempts/checkouts.ts';
 import { startWorker, type Worker } from '../../src/jobs/attempts/worker.ts';
 import { createPeerWorkers } from '../../src/jobs/queue/peer-workers.ts';
-import {
-  listAdvertisedMachines,
-  readLiveMachines,
-  runsImages,
-} from '../../src/jobs/queue/worker-capacity.ts';
+import { listAdvertisedMachines, runsImages } from '../../src/jobs/queue/worker-capacity.ts';
 import { commitMove } from '../../src/jobs/record/state.ts';
 import { LOCAL_MACHINE, type Machine, type Runner } from '../../src/runners/runner.ts';
 import { eventually } from '../support/eventually.ts';
@@ -469,23 +465,6 @@ test('a worker whose engine does not answer still counts as running images', asy
   await eventually(async () =>
     expect(await progress(first)).toMatch(/^waiting for 8 vCPUs and 32 GB: 1st in line/),
   );
-});
-
-test('a worker of an earlier version runs images unless its runner is `process`', async () => {
-  await using made = await withWorkers();
-  const { pool, services } = made;
-  const old = JSON.stringify([small]);
-  const of = (id: string, runner: string, machines: string) =>
-    pool.query(`insert into workers (id, runner, machines) values ($1, $2, $3)`, [
-      id,
-      runner,
-      machines,
-    ]);
-  await of('one', 'process', old);
-  await of('idle', 'auto', '[]');
-  expect(runsImages(await readLiveMachines(services))).toBe(false);
-  await of('two', 'auto', old);
-  expect(runsImages(await readLiveMachines(services))).toBe(true);
 });
 
 test('a worker that returns takes no peer for dead during its first minute', async () => {

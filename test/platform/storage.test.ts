@@ -238,8 +238,7 @@ test('a folder: uploads that were interrupted more than a day ago are removed', 
 });
 
 test('a folder that cannot be created is refused with its path, and a created folder is private', async () => {
-  const inPlace = (path: string) =>
-    openStorage({ storage: { kind: 'folder', path }, dataDir: root });
+  const inPlace = (path: string) => openStorage({ storage: { kind: 'folder', path } });
   const refused = { message: expect.stringMatching(/^LOAM_STORAGE: cannot write to /) };
   for (const path of ['/proc/loam/deep', '/dev/null/x', `/tmp/${'x'.repeat(300)}`])
     await expect(inPlace(path)).rejects.toMatchObject(refused);

@@ -324,7 +324,7 @@ test('host keys are stored encrypted, and recreated if the secret key was replac
   const { db, log } = app.app.services;
   const read = (byte: number) => {
     const key = Buffer.alloc(32, byte);
-    return readHostKeys(db as PrismaClient, { derive: () => key, underived: key }, log);
+    return readHostKeys(db as PrismaClient, { derive: () => key }, log);
   };
   const [first, again] = [await read(1), await read(1)];
   expect(again).toEqual(first);
@@ -339,7 +339,7 @@ test('host keys are stored encrypted, and recreated if the secret key was replac
 test('generated host keys are readable, and unreadable stored keys are replaced', async () => {
   const { db, log } = app.app.services;
   const key = Buffer.alloc(32, 7);
-  const read = () => readHostKeys(db as PrismaClient, { derive: () => key, underived: key }, log);
+  const read = () => readHostKeys(db as PrismaClient, { derive: () => key }, log);
   const name = 'ssh-host-keys';
   const whole = await read();
   const [ed25519, ecdsa] = whole.map(({ publicKey, privateKey }) => ({ publicKey, privateKey }));

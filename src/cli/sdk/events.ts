@@ -47,8 +47,8 @@ export type LoamEvent = {
   type: EventType;
   /** ISO 8601, in UTC. */
   timestamp: string;
-  /** The name of the namespace at that time; null in events of earlier versions, as the payload. */
-  namespace: string | null;
+  /** The name of the namespace at that time. */
+  namespace: string;
   /** The id of the job or repository. */
   subject: string;
   /** The job or repository as REST returned it at that time: the `data` of webhooks. */

@@ -47,8 +47,7 @@ const Event = builder.objectRef<feed.FeedEvent>('Event').implement({
     type: t.expose('type', { type: EventType, description: 'The type of the event.' }),
     timestamp: t.expose('timestamp', { type: 'DateTime', description: 'When the event happened.' }),
     namespace: t.string({
-      nullable: true,
-      description: 'The name of the namespace at that time. Null in events of earlier versions.',
+      description: 'The name of the namespace at that time.',
       resolve: (event) => feed.getEventNamespace(event),
     }),
     subject: t.exposeID('subject', {
@@ -57,9 +56,8 @@ const Event = builder.objectRef<feed.FeedEvent>('Event').implement({
     }),
     payload: t.field({
       type: 'JSON',
-      nullable: true,
       description:
-        'The `data` of webhooks: the job or repository as REST returned it at that time. Links to artifacts are signed again for each read. Null in events of earlier versions.',
+        'The `data` of webhooks: the job or repository as REST returned it at that time. Links to artifacts are signed again for each read.',
       resolve: (event, _args, { services }) => feed.getEventPayload(services, event),
     }),
   }),

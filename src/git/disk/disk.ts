@@ -77,18 +77,6 @@ export class Disk {
       await rm(folder, { recursive: true, force: true });
     for (const folder of [this.#new, this.#operations, this.#trash])
       await mkdir(folder, { recursive: true });
-    await this.#migrateSingleServerLayout();
-  }
-
-  /** Earlier versions supported only one server, and `new`, `begun` and `trash` had no folder per server. */
-  async #migrateSingleServerLayout(): Promise<void> {
-    for (const kind of ['new', 'trash'])
-      for (const name of await readdir(join(this.#root, kind)))
-        if (name.startsWith('repo_'))
-          await rm(join(this.#root, kind, name), { recursive: true, force: true });
-    for (const name of await readdir(join(this.#root, 'begun')))
-      if (name.startsWith('repo_'))
-        await rename(join(this.#root, 'begun', name), join(this.#operations, name));
   }
 
   /**

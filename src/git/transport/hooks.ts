@@ -8,7 +8,7 @@
  * taken from git's report to its client (`pkt-line.ts`), so that no `post-receive` hook is needed.
  */
 import { constants } from 'node:fs';
-import { access, chmod, mkdir, rename, rm, writeFile } from 'node:fs/promises';
+import { access, chmod, mkdir, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Readable, Writable } from 'node:stream';
 
@@ -67,8 +67,6 @@ cat <&3 >&2
 /** Writes the hook. @throws Error when the folder does not allow execution: git would skip the hook silently. */
 export async function installHooks(folder: string): Promise<void> {
   await mkdir(folder, { recursive: true });
-  // Earlier versions installed this hook to report the updated refs.
-  await rm(join(folder, 'post-receive'), { force: true });
   const file = join(folder, 'pre-receive');
   await writeFile(`${file}.new`, PRE_RECEIVE, { flush: true });
   await chmod(`${file}.new`, 0o755);

@@ -29,8 +29,6 @@ const JobEventType = defineEventTypes<following.JobEventType>(
   },
 );
 
-const NULL_IN_OLD_EVENTS = 'Null in events that earlier versions of Loam stored.';
-
 const JobEvent = builder.objectRef<following.JobEvent>('JobEvent').implement({
   description: 'An event of a job.',
   fields: (t) => ({
@@ -55,25 +53,20 @@ const JobEvent = builder.objectRef<following.JobEvent>('JobEvent').implement({
       description: 'The exit code; null if the job had not ended.',
     }),
     namespace: t.exposeString('namespace', {
-      nullable: true,
-      description: `The name of the owner. ${NULL_IN_OLD_EVENTS}`,
+      description: 'The name of the owner.',
     }),
     progress: t.exposeString('progress', {
-      nullable: true,
-      description: `The progress of the job when the event happened. ${NULL_IN_OLD_EVENTS}`,
+      description: 'The progress of the job when the event happened.',
     }),
     retryCount: t.exposeInt('retryCount', {
-      nullable: true,
-      description: `The number of retries that the job had used. ${NULL_IN_OLD_EVENTS}`,
+      description: 'The number of retries that the job had used.',
     }),
     runtimeSeconds: t.exposeInt('runtimeSeconds', {
-      nullable: true,
-      description: `The total runtime of the attempts that had ended, in seconds. ${NULL_IN_OLD_EVENTS}`,
+      description: 'The total runtime of the attempts that had ended, in seconds.',
     }),
     totalCost: t.expose('totalCost', {
       type: 'Decimal',
-      nullable: true,
-      description: `The cost of the attempts that had ended. ${NULL_IN_OLD_EVENTS}`,
+      description: 'The cost of the attempts that had ended.',
     }),
     job: t.prismaField({
       type: Job,

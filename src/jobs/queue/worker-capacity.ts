@@ -72,12 +72,7 @@ async function readWorkers({ pool }: { pool: pg.Pool }): Promise<WorkerRow[]> {
      from workers`,
     [WORKER_SILENCE_S],
   );
-  // The rows of workers of earlier versions have no `withImage`.
-  const withDefaults = (runner: string) => (machine: WorkerCapacity) => ({
-    withImage: runner !== 'process',
-    ...machine,
-  });
-  return rows.map((row) => ({ ...row, machines: row.machines.map(withDefaults(row.runner)) }));
+  return rows;
 }
 
 /** Reads the machines of all workers that are alive. */

@@ -80,7 +80,7 @@ export type JobPayload = {
   completed_at: string | null;
 };
 
-/** The data of a job event. Events of earlier versions contain a few columns of the job instead of `job`. */
+/** The data of a job event. */
 export type JobEventData = { repositoryId: string | null; job: JobPayload };
 
 /** Maximum bytes of JSON. Together with the other fields, which have limits of their own, a payload is below 20,000 bytes. */

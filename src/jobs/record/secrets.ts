@@ -18,15 +18,8 @@ export type SecretBox = {
 
 export function createSecretBox(keys: Keys): SecretBox {
   const key = keys.derive('secrets of jobs');
-  const openWithEitherKey = (id: string, sealed: Uint8Array) => {
-    try {
-      return open(key, sealed, id);
-    } catch {
-      return open(keys.underived, sealed, id);
-    }
-  };
   return {
     seal: (id, values) => seal(key, Buffer.from(JSON.stringify(values)), id),
-    open: (id, sealed) => JSON.parse(openWithEitherKey(id, sealed).toString('utf8')),
+    open: (id, sealed) => JSON.parse(open(key, sealed, id).toString('utf8')),
   };
 }

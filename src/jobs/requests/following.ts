@@ -20,7 +20,7 @@ import {
 import { followJournal } from '../logs/follow.ts';
 import { findStreamStart, type LogQuery, resolveTail } from '../logs/read.ts';
 import type { JournalEntry } from '../record/journal-pages.ts';
-import type { JobPayload } from '../record/payload.ts';
+import type { JobEventData } from '../record/payload.ts';
 import { isOver } from '../record/state.ts';
 import { type AccessRow, findNamespace, getJob, type JobKey } from './jobs.ts';
 
@@ -199,12 +199,11 @@ export type JobEvent = {
   name: string;
   status: JobStatus;
   exitCode: number | null;
-  // Null in events that were stored by earlier versions, which had fewer fields.
-  namespace: string | null;
-  progress: string | null;
-  retryCount: number | null;
-  runtimeSeconds: number | null;
-  totalCost: string | null;
+  namespace: string;
+  progress: string;
+  retryCount: number;
+  runtimeSeconds: number;
+  totalCost: string;
 };
 
 /**
@@ -255,20 +254,20 @@ export async function followEvents(
 }
 
 function toJobEvent({ id, seq, type, timestamp, subject, data }: OutboxEvent): JobEvent {
-  const job = data.job as JobPayload | undefined;
+  const { job } = data as JobEventData;
   return {
     id,
     cursor: seq,
     type: type as JobEventType,
     timestamp,
     jobId: subject,
-    name: job?.name ?? String(data.name),
-    status: job?.status ?? (data.status as JobStatus),
-    exitCode: job ? (job.exit_code ?? null) : ((data.exitCode as number | undefined) ?? null),
-    namespace: job?.namespace ?? null,
-    progress: job?.progress ?? null,
-    retryCount: job?.retry_count ?? null,
-    runtimeSeconds: job?.runtime_seconds ?? null,
-    totalCost: job?.total_cost ?? null,
+    name: job.name,
+    status: job.status,
+    exitCode: job.exit_code ?? null,
+    namespace: job.namespace,
+    progress: job.progress,
+    retryCount: job.retry_count,
+    runtimeSeconds: job.runtime_seconds,
+    totalCost: job.total_cost,
   };
 }

@@ -6,7 +6,7 @@
  * key: a server with another key stops at startup instead of failing jobs whose secrets it cannot decrypt.
  */
 import { createCipheriv, createDecipheriv, hkdfSync, randomBytes } from 'node:crypto';
-import { mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
+import { mkdir, readFile, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { PrismaClient } from '../../../prisma/generated/client.ts';
 import { type Config, ConfigError } from '../../base/config/config.ts';
@@ -29,14 +29,10 @@ type Purpose =
 export type Keys = {
   /** 32 bytes. */
   derive(purpose: Purpose): Uint8Array;
-  /** The root key itself: secrets of jobs were encrypted with it before keys were derived. */
-  underived: Uint8Array;
 };
 
 const KEY_BYTES = 32;
 const FILE = 'secret-key';
-/** File name of earlier versions, which stored the key as bytes and used it for secrets of jobs only. */
-const EARLIER_FILE = 'secrets-key';
 
 /**
  * Returns the key of the configuration, or the key of the data folder, which the first start generates.
@@ -49,7 +45,6 @@ export async function readKeys({
   const key = secretKey ?? (await readOrCreateKey(dataDir));
   return {
     derive: (purpose) => Buffer.from(hkdfSync('sha256', key, '', `loam ${purpose}`, KEY_BYTES)),
-    underived: key,
   };
 }
 
@@ -61,13 +56,11 @@ async function readOrCreateKey(dataDir: string): Promise<Uint8Array> {
     if (key.length === KEY_BYTES) return key;
     throw new ConfigError(`LOAM_DATA_DIR: ${file} does not hold ${KEY_BYTES} bytes as base64`);
   }
-  const earlier = join(dataDir, EARLIER_FILE);
-  const key = (await readIfExists(earlier)) ?? randomBytes(KEY_BYTES);
+  const key = randomBytes(KEY_BYTES);
   await mkdir(dataDir, { recursive: true });
   // Written under another name and renamed, so that a killed process leaves either a complete file or no file.
   await writeFile(`${file}.new`, `${key.toString('base64')}\n`, { mode: 0o600, flush: true });
   await rename(`${file}.new`, file);
-  await rm(earlier, { force: true });
   return key;
 }
 

@@ -1,16 +1,11 @@
 /** Opens the configured storage. */
-import { access, mkdir, rename } from 'node:fs/promises';
-import { dirname, join } from 'node:path';
 import { type Config, ConfigError } from '../../base/config/config.ts';
 import { prepareDataFolder } from './data-folder.ts';
 import { openFolder } from './folder.ts';
 import { type Storage, StorageUnavailable } from './storage.ts';
 
 /** @throws ConfigError if the storage cannot be used */
-export async function openStorage({
-  storage,
-  dataDir,
-}: Pick<Config, 'storage' | 'dataDir'>): Promise<Storage> {
+export async function openStorage({ storage }: Pick<Config, 'storage'>): Promise<Storage> {
   if (storage.kind === 's3') {
     // Imported on demand, because the SDK takes a quarter of a second and 60 MB to load.
     const { openS3 } = await import('./s3.ts');
@@ -20,19 +15,5 @@ export async function openStorage({
     });
   }
   await prepareDataFolder(storage.path, 'LOAM_STORAGE', 0o700);
-  const opened = await openFolder(storage.path);
-  if (dirname(storage.path) === dataDir) await moveEarlierArtifacts(dataDir, storage.path);
-  return opened;
-}
-
-/** Earlier versions stored artifacts directly in the data folder. */
-async function moveEarlierArtifacts(dataDir: string, folder: string): Promise<void> {
-  const earlier = join(dataDir, 'artifacts');
-  const exists = await access(earlier).then(
-    () => true,
-    () => false,
-  );
-  if (!exists) return;
-  await mkdir(folder, { recursive: true });
-  await rename(earlier, join(folder, 'artifacts'));
+  return openFolder(storage.path);
 }

@@ -64,13 +64,9 @@ async function recordMeasured(
         // A late record must not set these times back.
         const pushes = withoutSnapshots(effective);
         const last = pushes.at(-1);
-        const pushedAt = last
-          ? latest(new Date(last.at ?? Date.now()), locked.pushedAt)
-          : locked.pushedAt;
+        const pushedAt = last ? latest(new Date(last.at), locked.pushedAt) : locked.pushedAt;
         const updatedAt = pushedAt ? latest(pushedAt, locked.updatedAt) : locked.updatedAt;
-        const unrecorded = pushes.filter(
-          ({ event }) => !event || !locked.existingEvents.includes(event),
-        );
+        const unrecorded = pushes.filter(({ event }) => !locked.existingEvents.includes(event));
         const snapshots = effective
           .flatMap(({ commands }) => commands)
           .flatMap((command) => snapshotIdOf(command) ?? []);

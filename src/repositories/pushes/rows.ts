@@ -36,14 +36,11 @@ import type { PushTrigger } from './triggers.ts';
 /** The note on disk of a push that was accepted and is not recorded yet. */
 export type PushNote = {
   kind: 'push';
-  /**
-   * The id of the push's event. It shows whether a note was recorded before the server was killed. Notes of earlier
-   * versions have none.
-   */
-  event?: string;
+  /** The id of the push's event. It shows whether a note was recorded before the server was killed. */
+  event: string;
   pusher: string;
-  /** For the audit log. Notes of earlier versions have none. */
-  by?: Actor;
+  /** For the audit log. */
+  by: Actor;
   commands: ReceivedRefUpdate[];
   /** The updates that may start jobs. */
   triggers?: PushTrigger[];
@@ -196,7 +193,7 @@ export async function beginAndLock(
   id: string,
   pushes: readonly PushToRecord[],
 ): Promise<LockedRow | null> {
-  const events = JSON.stringify(pushes.flatMap(({ event }) => event ?? []));
+  const events = JSON.stringify(pushes.map(({ event }) => event));
   const [row] = await beginPipeline<LockedRow>(client, LOCK_SQL, [id, events]);
   if (!row) return null;
   return { ...row, sizeBytes: BigInt(row.sizeBytes), largeBytes: BigInt(row.largeBytes) };
@@ -258,8 +255,8 @@ export async function writeRecord(
     order by ordinal)`);
   addAuditToStatement(
     statement,
-    recorded.map(({ pusher, by, push: { ref_count, refs } }) => ({
-      by: by ?? { userId: null, username: pusher, credential: null },
+    recorded.map(({ by, push: { ref_count, refs } }) => ({
+      by,
       action: 'repository.push',
       namespaceIds: [namespaceId],
       subject: id,
@@ -273,14 +270,14 @@ export async function writeRecord(
       effect && command ? [{ ...effect, result: command.after }] : [],
     ),
   );
-  const triggers = recorded.flatMap(({ pusher, by, commands, triggers = [] }, i) => {
+  const triggers = recorded.flatMap(({ by, commands, triggers = [] }, i) => {
     // Only those that took effect.
     const isEffective = ({ ref, after }: PushTrigger) =>
       commands.some((command) => command.ref === ref && command.after === after);
-    const actor = by ?? { userId: null, username: pusher, credential: null };
+
     return triggers
       .filter(isEffective)
-      .map((trigger, n) => ({ ...trigger, id: `${events[i]?.id}-${n}`, actor }));
+      .map((trigger, n) => ({ ...trigger, id: `${events[i]?.id}-${n}`, actor: by }));
   });
   if (triggers.length > 0)
     parts.push(`triggers as (

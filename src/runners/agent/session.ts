@@ -54,7 +54,7 @@ export type BegunRecord = { at: number };
 
 /**
  * The file `contact`: seconds of the clock that runs while the machine is suspended, and the boot that they count from.
- * `running`: unset until the command was seen running, or if an earlier version wrote the file.
+ * `running`: unset until the command was seen running.
  */
 type ContactRecord = { bootId: string; uptime: number; running?: RunningSpan | undefined };
 

@@ -7,6 +7,7 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { newId } from '../../../src/base/ids.ts';
+import { SERVER } from '../../../src/identity/audit.ts';
 import type { PushNote } from '../../../src/repositories/pushes/rows.ts';
 import { recoverRepositories } from '../../../src/repositories/recovery.ts';
 import { eventually } from '../../support/eventually.ts';
@@ -50,6 +51,7 @@ const note = (id: string, before: string, after: string) =>
     kind: 'push',
     event: newId('evt'),
     pusher: 'ada',
+    by: SERVER,
     commands: [{ ref: REF, before, after }],
     at: new Date().toISOString(),
   });
