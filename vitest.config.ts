@@ -35,7 +35,7 @@ export default defineConfig({
   test: {
     include: ['test/**/*.test.ts'],
     globalSetup: ['test/support/leftovers.ts', 'test/support/database.ts', 'test/support/pages.ts'],
-    setupFiles: 'test/support/leaks.ts',
+    setupFiles: ['test/support/cpu.ts', 'test/support/leaks.ts'],
     reporters: ['default', './test/support/summary.ts'],
     pool: 'forks',
     sequence: { sequencer: LongestFirst },

@@ -17,7 +17,7 @@ type Leftover = { pid: number; command: string };
 
 /** Marks this process, the parent of the workers, and starts a process that ends all others after this one. */
 export default function setup(): void {
-  const runMark = (process.pid + 1) * MARKS_PER_RUN;
+  const runMark = markOfRun(process.pid);
   // Its standard input ends with this process. It is started first, so that it does not inherit the mark.
   const cleaner = spawn(process.execPath, [import.meta.filename, String(runMark)], {
     stdio: ['pipe', 'ignore', 'inherit'],
@@ -26,6 +26,9 @@ export default function setup(): void {
   cleaner.unref();
   if (!setMark(runMark)) cleaner.kill();
 }
+
+/** The mark of what the parent of the workers starts itself, such as PostgreSQL. */
+export const markOfRun = (parent: number): number => (parent + 1) * MARKS_PER_RUN;
 
 /** Marks this worker and everything that it will start. @returns the mark; null if the run has none */
 export function markWorker(): number | null {

@@ -4,6 +4,7 @@
  */
 import { stripVTControlCharacters } from 'node:util';
 import type { Reporter, SerializedError, TestCase, TestModule, TestSuite } from 'vitest/node';
+import type { Cpu } from './cpu.ts';
 
 /** Characters of the cause of each error. A CI service may show only the end of its output, so all causes must fit there. */
 const LONGEST_CAUSE = 600;
@@ -43,9 +44,29 @@ export default class Summary implements Reporter {
     console.log(`${counts.passed} passed, ${counts.failed} failed, ${counts.skipped} skipped`);
     const lines = [...skipped].sort(([, a], [, b]) => b - a);
     for (const [reason, count] of lines) console.log(`${count} skipped ${reason}`);
+    printCostliest(modules);
     if (modules.every(({ relativeModuleId }) => !relativeModuleId.startsWith('test/slow/')))
       console.log('The rest, some 20 minutes: npm run test:all');
   }
+}
+
+/** Prints the costliest files, as many as `LOAM_TEST_CPU` says. PostgreSQL serves all workers: run with `--maxWorkers=1`. */
+function printCostliest(modules: readonly TestModule[]): void {
+  const costs = modules.flatMap((module) => {
+    const { cpu } = module.meta();
+    return cpu ? [{ file: module.relativeModuleId, ...cpu }] : [];
+  });
+  if (costs.length === 0) return;
+  const sum = (key: keyof Cpu) => costs.reduce((total, cost) => total + cost[key], 0);
+  const costliest = costs
+    .sort((a, b) => b.worker + b.postgres - a.worker - a.postgres)
+    .slice(0, Number(process.env.LOAM_TEST_CPU));
+  console.log('CPU seconds of the worker and its programs, of PostgreSQL:');
+  for (const { file, worker, postgres } of [
+    ...costliest,
+    { file: `all ${costs.length} files`, worker: sum('worker'), postgres: sum('postgres') },
+  ])
+    console.log(`${worker.toFixed(2).padStart(8)}${postgres.toFixed(2).padStart(8)}  ${file}`);
 }
 
 function failuresOf(test: TestCase): string | null {
