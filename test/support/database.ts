@@ -1,11 +1,10 @@
 /** Starts an embedded PostgreSQL once per run, with the migrated template database that every test clones. */
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { mkdir, rm } from 'node:fs/promises';
 import pg from 'pg';
 import type { TestProject } from 'vitest/node';
 import { startPostgres } from '../../src/platform/database/embedded.ts';
 import { migrate } from '../../src/platform/database/migrate.ts';
+import { databaseFolder } from './leftovers.ts';
 
 declare module 'vitest' {
   interface ProvidedContext {
@@ -15,7 +14,8 @@ declare module 'vitest' {
 }
 
 export default async function setup(project: TestProject) {
-  const dir = await mkdtemp(join(tmpdir(), 'loam-test-'));
+  const dir = databaseFolder(process.pid);
+  await mkdir(dir);
   const postgres = await startPostgres(dir);
   await migrate(postgres.target);
   const { host, user } = postgres.target;
