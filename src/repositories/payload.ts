@@ -26,7 +26,7 @@ export const payloadColumns = {
 } as const satisfies Prisma.RepositorySelect;
 export type PayloadRow = Prisma.RepositoryGetPayload<{ select: typeof payloadColumns }>;
 
-export type RepositoryPayload = ReturnType<typeof payloadOf>;
+type RepositoryPayload = ReturnType<typeof payloadOf>;
 
 /**
  * `ref` is the full ref name. `before` and `after` are object ids; null if the ref did not exist before, or no
@@ -78,6 +78,6 @@ export function pushPayloadOf(pusher: string, commands: readonly ReceivedRefUpda
   return { pusher, ref_count: commands.length, refs };
 }
 
-export function idOrNull(sha: string): string | null {
+function idOrNull(sha: string): string | null {
   return sha === ZERO_ID ? null : sha;
 }
