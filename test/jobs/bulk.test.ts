@@ -2,10 +2,10 @@
 import pg from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { withLockedJobs } from '../../src/jobs/record/state.ts';
+import { addJobs, change, changeRaw, type Verb } from '../support/bulk.ts';
 import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
-import { startProcessClock } from '../support/process-clock.ts';
 import { cancel, job, submit, until } from '../support/submit.ts';
 
 let app: TestApp;
@@ -27,23 +27,6 @@ afterAll(async () => {
   await app[Symbol.asyncDispose]();
   await waiting[Symbol.asyncDispose]();
 });
-
-type Verb = 'cancel' | 'rerun' | 'delete';
-
-function raw(client: Client, verb: Verb, input: object) {
-  const name = `${verb[0]?.toUpperCase()}${verb.slice(1)}JobsInput`;
-  return client.graphql(
-    `mutation ($input: ${name}!) { ${verb}Jobs(input: $input) {
-      matched done skipped { reason count names message } endCursor } }`,
-    { input },
-  );
-}
-
-async function change(client: Client, verb: Verb, input: object) {
-  const { data, errors } = await raw(client, verb, input);
-  expect(errors).toBeUndefined();
-  return data[`${verb}Jobs`];
-}
 
 const label = (value: string) => ({ labels: [{ key: 'sweep', values: [value] }] });
 const submitLabelled = (client: Client, namespace: string, name: string, command: string) =>
@@ -124,7 +107,7 @@ test('jobs selected by name are reported when they are skipped', async () => {
 
 test('bad input is refused and changes nothing', async () => {
   const refused = async (verb: Verb, input: object) => {
-    const { errors } = await raw(ada, verb, { namespace: 'ada', ...input });
+    const { errors } = await changeRaw(ada, verb, { namespace: 'ada', ...input });
     return errors?.[0]?.extensions;
   };
   for (const verb of ['cancel', 'rerun', 'delete'] as const) {
@@ -170,7 +153,7 @@ test('each job needs the permission of the single mutation', async () => {
   const input = { namespace: 'team', filter: {} };
   for (const verb of ['cancel', 'rerun', 'delete'] as const) {
     const codes = [carl, app.anonymous].map(
-      async (client) => (await raw(client, verb, input)).errors?.[0]?.extensions.code,
+      async (client) => (await changeRaw(client, verb, input)).errors?.[0]?.extensions.code,
     );
     expect(await Promise.all(codes)).toEqual(['PERMISSION_DENIED', 'AUTHENTICATION_FAILED']);
   }
@@ -242,90 +225,6 @@ test('a rerun skips jobs that cannot run again, and stops at the quota', async (
   const over = await change(dan, 'rerun', input);
   expect(over).toMatchObject({ done: 0, skipped: [{ reason: 'QUOTA_EXCEEDED' }] });
   expect(over.skipped[0].count).toBe(over.matched);
-});
-
-let firstId = 0;
-
-/** Inserts copies of a job; their ids are in the order of their numbers. */
-async function addJobs(
-  { pool }: TestApp,
-  namespace: string,
-  { count, like, prefix, status }: { count: number; like: string; prefix: string; status: string },
-) {
-  const columns = await pool.query<{ names: string }>(
-    `select string_agg(quote_ident(column_name), ', ') as names from information_schema.columns
-     where table_name = 'jobs' and column_name not in ('id', 'name', 'status', 'next_seq', 'created_at', 'attempt_id')`,
-  );
-  const names = columns.rows[0]?.names;
-  firstId += 100_000;
-  await pool.query(
-    `insert into jobs (id, name, status, next_seq, created_at, ${names})
-     select 'job_' || lpad((n + $6)::text, 26, '0'), $3 || n, $4::"JobStatus", 1, now() + n * interval '1 ms', ${names}
-     from jobs, generate_series(1, $5) n
-     where name = $2 and namespace_id = (select id from namespaces where name = $1)`,
-    [namespace, like, prefix, status, count, firstId],
-  );
-}
-
-test('10,000 jobs at most are cancelled and deleted by a call, and the queue goes on', async () => {
-  await submitLabelled(eve, 'eve', 'big', 'exit 0');
-  await addJobs(waiting, 'eve', { count: 10_049, like: 'big', prefix: 'big-', status: 'queued' });
-  const count = async (status: string) => {
-    const { rows } = await waiting.pool.query(
-      'select count(*)::int as count from jobs where status = $1',
-      [status],
-    );
-    return rows[0].count;
-  };
-  const input = { namespace: 'eve', filter: { namePrefix: 'big' } };
-  for (const verb of ['cancel', 'delete'] as const) {
-    const before = verb === 'cancel' ? 'queued' : 'cancelled';
-    let left = 10_050;
-    for (let after: string | null = null; left > 0; ) {
-      const part = await change(eve, verb, { ...input, after });
-      // A call also ends after 20 seconds, which is less than a slow machine needs for as many jobs.
-      expect(part.matched).toBeLessThanOrEqual(10_000);
-      expect(part).toMatchObject({ done: part.matched, skipped: [] });
-      left -= part.done;
-      expect(await count(before)).toBe(left);
-      after = part.endCursor;
-      expect(after === null).toBe(left === 0);
-    }
-  }
-  const { rows } = await waiting.pool.query('select waiting, open from queue_lines');
-  expect(rows).toEqual([{ waiting: 0, open: false }]);
-  const entries = await waiting.pool.query(
-    `select action, count(*)::int as count, count(distinct subject)::int as jobs from audit_entries
-     where action in ('job.cancel', 'job.delete') group by action order by action`,
-  );
-  expect(entries.rows).toEqual(
-    ['job.cancel', 'job.delete'].map((action) => ({ action, count: 10_050, jobs: 10_050 })),
-  );
-});
-
-test('while thousands of jobs are cancelled and deleted, other jobs of the namespace start at once', async () => {
-  await submitLabelled(ada, 'ada', 'crowd', 'exit 0');
-  await until(ada, 'ada', 'crowd', 'SUCCEEDED');
-  // No machine has this GPU, so they wait.
-  await app.pool.query(`update jobs set gpu = 'T4' where name = 'crowd'`);
-  await addJobs(app, 'ada', { count: 5_000, like: 'crowd', prefix: 'crowd-', status: 'queued' });
-  const input = { namespace: 'ada', filter: { namePrefix: 'crowd-' } };
-  let isOver = false;
-  const changing = (async () => {
-    await change(ada, 'cancel', input);
-    await change(ada, 'delete', input);
-    isOver = true;
-  })();
-  const took: number[] = [];
-  while (!isOver) {
-    using clock = startProcessClock();
-    const name = `meanwhile-${took.length}`;
-    await submitLabelled(ada, 'ada', name, 'exit 0');
-    await until(ada, 'ada', name, 'SUCCEEDED');
-    took.push(clock.ms);
-  }
-  await changing;
-  for (const ms of took) expect(ms).toBeLessThan(10_000);
 });
 
 test('a job that another transaction has locked is changed when it is unlocked', async () => {
