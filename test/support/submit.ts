@@ -42,12 +42,15 @@ export async function job(client: Client, namespace: string, name: string): Prom
   return (await client.gql(query, { namespace, name })).job;
 }
 
+/** Waits until the job has the status. Only then it reads all fields, because polls with all of them cost most of the time. */
 export async function until(client: Client, namespace: string, name: string, status: string) {
-  return eventually(async () => {
-    const found = await job(client, namespace, name);
+  const query = `query ($namespace: String!, $name: String!) {
+    job(namespace: $namespace, name: $name) { status progress } }`;
+  await eventually(async () => {
+    const found = (await client.gql(query, { namespace, name })).job;
     expect(found.status, `${name}: ${found.progress}`).toBe(status);
-    return found;
   });
+  return job(client, namespace, name);
 }
 
 export async function lines(client: Client, namespace: string, name: string): Promise<string[]> {
