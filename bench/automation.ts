@@ -58,7 +58,11 @@ async function runArray(databaseUrl: string): Promise<void> {
   const create = (name: string, size: number) =>
     client.gql('mutation ($input: CreateJobInput!) { createJob(input: $input) { job { id } } }', {
       input: {
-        ...{ namespace: 'admin', name, command: 'exit 0', image: 'debian:12', gpu: 'NONE' },
+        namespace: 'admin',
+        name,
+        command: 'exit 0',
+        image: 'debian:12',
+        gpu: 'NONE',
         array: { size },
       },
     });

@@ -37,9 +37,12 @@ const { base } = bench.server;
 const home = join(bench.folder, 'home');
 await mkdir(home);
 const env = {
-  ...{ PATH: process.env.PATH, HOME: home },
-  ...{ GIT_AUTHOR_NAME: 'Ada', GIT_AUTHOR_EMAIL: 'ada@example.com' },
-  ...{ GIT_COMMITTER_NAME: 'Ada', GIT_COMMITTER_EMAIL: 'ada@example.com' },
+  PATH: process.env.PATH,
+  HOME: home,
+  GIT_AUTHOR_NAME: 'Ada',
+  GIT_AUTHOR_EMAIL: 'ada@example.com',
+  GIT_COMMITTER_NAME: 'Ada',
+  GIT_COMMITTER_EMAIL: 'ada@example.com',
 };
 await signIn();
 await measureStart();

@@ -28,18 +28,33 @@ const SECONDS = 10;
 const ROUNDS = 3;
 /** A job as in its events. */
 const JOB = {
-  ...{
-    id: 'job_01jqwertyuiopasdfghjklzxcv',
-    name: 'train',
-    namespace: 'org-1',
-    status: 'succeeded',
-  },
-  ...{ repo: 'org-1/code', branch: 'main', commit_sha: 'a'.repeat(40), image: null, exit_code: 0 },
-  ...{ command: 'python train.py --epochs 3 --learning-rate 0.0003 --batch 64', gpu: 'A100-80GB' },
-  ...{ gpu_count: 1, cpu: 8, memory_gb: 64, disk_gb: 100, region: 'us-east', retries: 0 },
-  ...{ timeout_minutes: 60, retry_count: 0, output_path: null, cost_per_hour: '2.50' },
-  ...{ total_cost: '1.25', runtime_seconds: 1_800, progress: 'step 3000/3000', artifacts: null },
-  ...{ created_at: '2026-01-01T00:00:00Z', completed_at: '2026-01-01T00:30:00Z' },
+  id: 'job_01jqwertyuiopasdfghjklzxcv',
+  name: 'train',
+  namespace: 'org-1',
+  status: 'succeeded',
+  repo: 'org-1/code',
+  branch: 'main',
+  commit_sha: 'a'.repeat(40),
+  image: null,
+  exit_code: 0,
+  command: 'python train.py --epochs 3 --learning-rate 0.0003 --batch 64',
+  gpu: 'A100-80GB',
+  gpu_count: 1,
+  cpu: 8,
+  memory_gb: 64,
+  disk_gb: 100,
+  region: 'us-east',
+  retries: 0,
+  timeout_minutes: 60,
+  retry_count: 0,
+  output_path: null,
+  cost_per_hour: '2.50',
+  total_cost: '1.25',
+  runtime_seconds: 1_800,
+  progress: 'step 3000/3000',
+  artifacts: null,
+  created_at: '2026-01-01T00:00:00Z',
+  completed_at: '2026-01-01T00:30:00Z',
 };
 /** Linux counts CPU time in hundredths of a second. */
 const TICKS = 100;
@@ -194,7 +209,10 @@ async function posts(total: number): Promise<number> {
     connect: { ca: authority.pem },
   });
   const body = JSON.stringify({
-    ...{ id: newId('evt'), type: 'job.completed', timestamp: new Date(), namespace: 'org-1' },
+    id: newId('evt'),
+    type: 'job.completed',
+    timestamp: new Date(),
+    namespace: 'org-1',
     data: JOB,
   });
   const start = performance.now();

@@ -37,7 +37,9 @@ export async function openNetwork(): Promise<Network> {
       const proxy = getProxyForUrl(url.href);
       const { request } = url.protocol === 'https:' ? https : http;
       const sent = request(url, {
-        ...{ method, headers, ...ca },
+        method,
+        headers,
+        ...ca,
         ...(signal && { signal }),
         ...(proxy !== '' && { agent: new HttpsProxyAgent<string>(proxy, { ...ca } as object) }),
       });
@@ -86,7 +88,8 @@ export async function openFetch(): Promise<typeof fetch | null> {
       const isEmpty = status === 204 || status === 304;
       if (isEmpty) answer.resume();
       return new Response(isEmpty ? null : (Readable.toWeb(answer) as ReadableStream), {
-        ...{ status, statusText },
+        status,
+        statusText,
         headers: Object.entries(headers).map(([name, value]): [string, string] => [
           name,
           `${value}`,

@@ -60,7 +60,9 @@ export async function search(
   if (slash !== -1 && within === null) return [];
   const query: Query = {
     namespaceIds: within ? [within] : namespacesAsMember(account, 'read'),
-    ...{ prefix, words, first },
+    prefix,
+    words,
+    first,
   };
   const found = await Promise.all([
     within ? [] : findNamespaces(services, account, query),

@@ -123,7 +123,11 @@ export async function setBranchRule<S extends Select>(
     const users = await Promise.all(pushers.map((username) => resolveUser(tx, username)));
     const pusherIds = [...new Set(users.map(({ userId }) => userId))];
     const data = {
-      ...{ pushRole, pusherIds, allowsForcePushes, allowsDeletions, requiredJobs },
+      pushRole,
+      pusherIds,
+      allowsForcePushes,
+      allowsDeletions,
+      requiredJobs,
       updatedAt: new Date(),
     };
     await tx.branchRule.upsert({
@@ -142,7 +146,11 @@ export async function setBranchRule<S extends Select>(
       subject: id,
       name,
       details: {
-        ...{ pattern, pushRole, pushers: [...pushers], allowsForcePushes, allowsDeletions },
+        pattern,
+        pushRole,
+        pushers: [...pushers],
+        allowsForcePushes,
+        allowsDeletions,
         ...(requiredJobs.length > 0 && { requiredJobs }),
       },
     });

@@ -230,7 +230,12 @@ export async function updateRepository<S extends Select>(
   // The schedules are those of the file on the new default branch.
   await services.db.runTrigger.create({
     data: {
-      ...{ id: newId('evt'), repositoryId: id, ref, before: ZERO_ID, after: ref, startsRun: false },
+      id: newId('evt'),
+      repositoryId: id,
+      ref,
+      before: ZERO_ID,
+      after: ref,
+      startsRun: false,
       mayCreateJobs: by.credential.kind !== 'job' && can(by, 'job.create', target),
       actor: copyActor(by),
     },

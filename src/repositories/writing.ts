@@ -81,7 +81,10 @@ export async function createRef<S extends Select>(
   if (message != null) checkMessage(message);
   const { defaultBranch } = row;
   await createRefOnServer(services, row.id, {
-    ...{ account, requestId: request.requestId, defaultBranch, from },
+    account,
+    requestId: request.requestId,
+    defaultBranch,
+    from,
     ref: REF_PREFIX[kind] + name,
     annotation: message == null ? null : { name, message },
   });
@@ -137,8 +140,15 @@ export async function createCommit(
   const files = changes.map(readChange);
   checkChanges(files);
   const sha = await createCommitOnServer(services, row.id, {
-    ...{ account, requestId: request.requestId, effect: request.effect },
-    ...{ defaultBranch: row.defaultBranch, branch, message, changes: files, expectedHead, from },
+    account,
+    requestId: request.requestId,
+    effect: request.effect,
+    defaultBranch: row.defaultBranch,
+    branch,
+    message,
+    changes: files,
+    expectedHead,
+    from,
   });
   return { repository: row, sha };
 }

@@ -366,7 +366,10 @@ class Sender implements AsyncDisposable {
     this.#startAttempts(queue);
     observeAttempt(this.#services, attempt, attempts, message);
     await this.#recorder.record({
-      ...{ deliveryId: id, webhookId: queue.webhookId, url: endpoint.url, attempts },
+      deliveryId: id,
+      webhookId: queue.webhookId,
+      url: endpoint.url,
+      attempts,
       ...result,
     });
     if (result.status !== 'pending') this.#services.metrics.deliveryEnded(result.status);

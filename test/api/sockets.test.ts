@@ -32,8 +32,13 @@ beforeAll(async () => {
     },
   });
   const connections = {
-    ...{ headersMs: 2_000, idleMs: 2_000, bodyMs: 800, leftoverMs: 400 },
-    ...{ slowMs: 800, bytesPerSecond: 1_000, checkMs: 50 },
+    headersMs: 2_000,
+    idleMs: 2_000,
+    bodyMs: 800,
+    leftoverMs: 400,
+    slowMs: 800,
+    bytesPerSecond: 1_000,
+    checkMs: 50,
   };
   strict = await startApp({ overrides: { connections } });
   await strict.admin.post('/auth/v1/repository/admin', { name: 'work' });

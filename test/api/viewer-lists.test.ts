@@ -72,7 +72,10 @@ async function pages(client: Client, args: object, first: number): Promise<Row[]
   let after: string | null = null;
   for (;;) {
     const { viewer } = await client.gql(JOBS, {
-      ...{ sort: 'CREATED_AT', order: 'DESC', first, after },
+      sort: 'CREATED_AT',
+      order: 'DESC',
+      first,
+      after,
       ...args,
     });
     all.push(...viewer.jobs.nodes);

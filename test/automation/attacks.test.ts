@@ -155,7 +155,9 @@ test('nobody lends secrets or rights to the file of a schedule of another user',
   ])
     await bob.gql(CREATE, {
       input: {
-        ...{ id, name, cron: '0 3 * * *' },
+        id,
+        name,
+        cron: '0 3 * * *',
         file: `jobs: {${name}: {on: {manual: true}, command: echo, ${extra}}}`,
       },
     });

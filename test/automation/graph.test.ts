@@ -25,7 +25,9 @@ async function create(name: string, content: string): Promise<string> {
     'mutation ($input: CreateCommitInput!) { createCommit(input: $input) { commit { sha } } }',
     {
       input: {
-        ...{ id: body.id, branch: 'main', message: 'Add jobs' },
+        id: body.id,
+        branch: 'main',
+        message: 'Add jobs',
         changes: [{ path: '.loam/jobs.yml', content }],
       },
     },
@@ -111,7 +113,11 @@ test('a matrix is an array, which jobs outside of the run can need', async () =>
     'mutation ($input: CreateJobInput!) { createJob(input: $input) { job { needs { name } } } }',
     {
       input: {
-        ...{ namespace: 'ada', name: 'after', repo: 'ada/array', gpu: 'NONE', command: 'echo' },
+        namespace: 'ada',
+        name: 'after',
+        repo: 'ada/array',
+        gpu: 'NONE',
+        command: 'echo',
         needs: [{ job: 'tune-1' }],
       },
     },
@@ -153,11 +159,13 @@ test('jobs run in the order of their needs, and the commit has a status for each
   expect(times.get('alarm-1')?.progress).toContain('build-1');
   expect(await statusesOf('good', sha)).toEqual({
     build: {
-      ...{ state: 'SUCCESS', description: 'Succeeded' },
+      state: 'SUCCESS',
+      description: 'Succeeded',
       targetUrl: `${app.base}/ada/-/jobs/build-1`,
     },
     train: {
-      ...{ state: 'SUCCESS', description: '3 of 3 succeeded' },
+      state: 'SUCCESS',
+      description: '3 of 3 succeeded',
       targetUrl: `${app.base}/ada/good/runs/1`,
     },
     report: expect.objectContaining({ state: 'SUCCESS' }),
@@ -284,7 +292,9 @@ test('a run keeps how its jobs ended when they are deleted', async () => {
     expect(rows).toEqual([]);
   });
   expect(await ended('kept')).toMatchObject({
-    ...{ status: 'FAILED', startedAt: run.startedAt, completedAt: run.completedAt },
+    status: 'FAILED',
+    startedAt: run.startedAt,
+    completedAt: run.completedAt,
   });
   expect(await statusesOf('kept', sha)).toEqual(before);
   const { rerunRun } = await ada.gql(RERUN, { input: { id: run.id, failedOnly: true } });

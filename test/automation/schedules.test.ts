@@ -107,7 +107,9 @@ test('users create schedules with a file of their own', async () => {
   const id = await create('plain', { 'a.txt': 'a' });
   const CREATE = `mutation ($input: CreateScheduleInput!) { createSchedule(input: $input) { schedule { id name nextTimes } } }`;
   const input = {
-    ...{ id, name: 'cleanup', cron: '0 6 * * *' },
+    id,
+    name: 'cleanup',
+    cron: '0 6 * * *',
     file: 'jobs: {sweep: {on: {manual: true}, command: echo}}',
   };
   const refused = async (changes: object, client = ada) =>

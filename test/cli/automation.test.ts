@@ -24,7 +24,9 @@ async function commitJobs(client: Client, name: string, content: string): Promis
     'mutation ($input: CreateCommitInput!) { createCommit(input: $input) { commit { sha } } }',
     {
       input: {
-        ...{ id: repository.id, branch: 'main', message: 'Add jobs' },
+        id: repository.id,
+        branch: 'main',
+        message: 'Add jobs',
         changes: [{ path: '.loam/jobs.yml', content }],
       },
     },

@@ -153,7 +153,8 @@ test('a download goes on when its connection is silent, or does not begin', asyn
 /** A client of a server whose job left these files; each has its path as its text. */
 function offering(...paths: string[]) {
   const nodes = paths.map((path) => ({
-    ...{ path, sizeBytes: Buffer.byteLength(path) },
+    path,
+    sizeBytes: Buffer.byteLength(path),
     downloadUrl: `https://loam.example/artifacts/${encodeURIComponent(path)}`,
   }));
   const files = { nodes, pageInfo: { hasNextPage: false, endCursor: null } };

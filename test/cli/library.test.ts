@@ -60,7 +60,9 @@ test('a job that fails, one that is cancelled, and a request that is refused are
   await expect(refused).rejects.toMatchObject({ code: 'invalid_request', field: 'gpuCount' });
   await expect(client.run('true', { gpu: 'T4:x' })).rejects.toBeInstanceOf(LoamError);
   await expect(client.run('true', { gpu: 'T5' })).rejects.toMatchObject({
-    ...{ code: 'invalid_request', status: 400, field: 'gpu' },
+    code: 'invalid_request',
+    status: 400,
+    field: 'gpu',
     message: expect.stringMatching(/^gpu: must be one of .*A100_80GB.*T4/),
   });
   const stranger = new Client({ url: app.base, token: 'loam_pat_none' });
@@ -80,7 +82,8 @@ test('an option that does not exist is an error that names the most similar one'
     [{ needs: [{ job: 'a', if: 'failed' }] }, 'needs.if', 'needs.job'],
   ] as const)
     await expect(run(options)).rejects.toMatchObject({
-      ...{ code: 'invalid_request', field },
+      code: 'invalid_request',
+      field,
       message: `${field}: there is no such option. Did you mean ${similar}?`,
     });
   const options = { url: app.base, tokn: 'x' };
@@ -104,7 +107,9 @@ test('a repository without a namespace is one of the caller', async () => {
   await client.repositories.create('vision');
   for (const repo of ['vision', 'vision@main'])
     expect(await (await client.run('true', { repo })).info()).toMatchObject({
-      ...{ namespace: 'ada', repo: 'ada/vision', branch: 'main' },
+      namespace: 'ada',
+      repo: 'ada/vision',
+      branch: 'main',
     });
   // The name of a branch may have a slash.
   const missing = client.run('true', { repo: 'vision@feature/x' });

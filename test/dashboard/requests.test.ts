@@ -112,9 +112,17 @@ const DRAFTS: [name: string, changes: Partial<Draft>][] = [
   [
     'full',
     {
-      ...{ repo: 'ada/code', branch: HOSTILE_BRANCH, image: 'python:3.12-slim' },
-      ...{ gpu: 'A100_80GB', gpuCount: '2', cpu: '16', memoryGb: '64', diskGb: '70' },
-      ...{ region: 'EU_WEST_1', timeoutMinutes: '90', retries: '2' },
+      repo: 'ada/code',
+      branch: HOSTILE_BRANCH,
+      image: 'python:3.12-slim',
+      gpu: 'A100_80GB',
+      gpuCount: '2',
+      cpu: '16',
+      memoryGb: '64',
+      diskGb: '70',
+      region: 'EU_WEST_1',
+      timeoutMinutes: '90',
+      retries: '2',
       outputPath: `out dir/it's "$HOME"`,
       inputs: `source\nsource:it's "$HOME":in dir/\nsource::all`,
       command: `${HOSTILE_COMMAND}\nsecond 'line'\n\n`,
@@ -168,12 +176,21 @@ test('a job of another namespace than that of its repository', async () => {
 test('the loam and curl lines create the repository of the form', async (ctx) => {
   needs(ctx, 'curl');
   const plain: NewRepository = {
-    ...{ namespace: 'ada', name: '', description: '', visibility: 'PRIVATE' },
-    ...{ defaultBranch: 'main', autoInit: false, gitignoreTemplate: null },
+    namespace: 'ada',
+    name: '',
+    description: '',
+    visibility: 'PRIVATE',
+    defaultBranch: 'main',
+    autoInit: false,
+    gitignoreTemplate: null,
   };
   const full: NewRepository = {
-    ...{ namespace: 'ada', name: 'full', visibility: 'INTERNAL', defaultBranch: HOSTILE_BRANCH },
-    ...{ autoInit: true, gitignoreTemplate: 'C#' },
+    namespace: 'ada',
+    name: 'full',
+    visibility: 'INTERNAL',
+    defaultBranch: HOSTILE_BRANCH,
+    autoInit: true,
+    gitignoreTemplate: 'C#',
     description: `-- it's "$HOME" \`id\` \\ !!`,
   };
   const settings = async (name: string) => {

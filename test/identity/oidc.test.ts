@@ -265,8 +265,11 @@ test('the rules for signing in apply to the claims of an access token', async ()
   await issuer.serve(`${app.base}/login/oidc/callback`);
 
   const claims = {
-    ...{ sub: 'grace', aud: AUDIENCE, exp: Math.floor(Date.now() / 1_000) + 600 },
-    ...{ email: 'grace@acme.com', email_verified: true },
+    sub: 'grace',
+    aud: AUDIENCE,
+    exp: Math.floor(Date.now() / 1_000) + 600,
+    email: 'grace@acme.com',
+    email_verified: true,
   };
   const clientOf = async (more: object) =>
     own.client(`Bearer ${await issuer.sign({ ...claims, ...more })}`);

@@ -25,7 +25,10 @@ function cluster(id: string, maxJobs: number, changes: Partial<Machine> = {}): M
 }
 
 const request = (changes: Partial<ResourceRequest> = {}): ResourceRequest => ({
-  ...{ gpu: 'none', gpuCount: 1, cpu: 8, memoryGb: 32 },
+  gpu: 'none',
+  gpuCount: 1,
+  cpu: 8,
+  memoryGb: 32,
   ...changes,
 });
 
@@ -57,7 +60,9 @@ function worker(machines: Machine[], slots: number, elsewhere: Machine[] = []) {
           (a < b ? -1 : 1),
       );
       const queues = order.map((namespaceId, turn) => ({
-        ...{ namespaceId, turn, held: heldBy(namespaceId) },
+        namespaceId,
+        turn,
+        held: heldBy(namespaceId),
         jobs: waiting.filter((job) => job.namespaceId === namespaceId),
       }));
       const kept = new Set(reservations.values());
@@ -136,7 +141,9 @@ test('a job with an image starts on a machine that runs images, and fails only i
   const placed = (asked: typeof plain, machines: Machine[], elsewhere: Machine[] = []) => {
     const queues = [
       {
-        ...{ namespaceId: 'ns', held: 0, turn: 1 },
+        namespaceId: 'ns',
+        held: 0,
+        turn: 1,
         jobs: [{ id: 'j', namespaceId: 'ns', region: REGION, ...asked }],
       },
     ];
@@ -217,7 +224,9 @@ test('an attempt that is being removed keeps its exact resources, but not its sh
   const base = { machines, elsewhere: [], slots: 2, slotsFree: 2, reserved: [] };
   const line = (job: ResourceRequest) => [
     {
-      ...{ namespaceId: 'ns', held: 0, turn: 1 },
+      namespaceId: 'ns',
+      held: 0,
+      turn: 1,
       jobs: [{ id: 'j', namespaceId: 'ns', region: REGION, ...job }],
     },
   ];
@@ -246,7 +255,9 @@ test('a cluster gets as many jobs as it may have, whatever they request, and the
 test('a job in a cluster may use what it requests, at most the largest node, and shares it with none', () => {
   const queue = (job: ResourceRequest) => [
     {
-      ...{ namespaceId: 'ns', held: 0, turn: 1 },
+      namespaceId: 'ns',
+      held: 0,
+      turn: 1,
       jobs: [{ id: 'j', namespaceId: 'ns', region: REGION, ...job }],
     },
   ];
@@ -255,11 +266,17 @@ test('a job in a cluster may use what it requests, at most the largest node, and
     return admit({ ...base, machines: [node], queues: queue(job) }).admitted[0]?.grant;
   };
   expect(granted(cluster('hpc', 1), request({ cpu: 96, memoryGb: 64 }))).toEqual({
-    ...{ machine: 'hpc', cpus: 64, memoryBytes: 64 * GIB, shared: false },
+    machine: 'hpc',
+    cpus: 64,
+    memoryBytes: 64 * GIB,
+    shared: false,
   });
   const small = { cpus: 4, memoryBytes: 8 * GIB };
   expect(granted(cluster('hpc', 1, small), request())).toEqual({
-    ...{ machine: 'hpc', cpus: 4, memoryBytes: 8 * GIB, shared: false },
+    machine: 'hpc',
+    cpus: 4,
+    memoryBytes: 8 * GIB,
+    shared: false,
   });
 });
 

@@ -17,7 +17,11 @@ async function start() {
     submit(ada, { namespace: 'ada', name, command, image: IMAGE, ...fields });
   const names = () => runner.started.map(({ job }) => job.name);
   return {
-    ...{ app, ada, runner, create, names },
+    app,
+    ada,
+    runner,
+    create,
+    names,
     until: (name: string, status: string) => until(ada, 'ada', name, status),
     job: (name: string) => job(ada, 'ada', name),
     cancel: (name: string) => cancel(ada, 'ada', name),
@@ -271,7 +275,8 @@ test('lists fold arrays, and show one when they are filtered by it', async () =>
       array: {
         ...{ name: 'sweep', size: 3, counts: [{ status: 'FAILED', count: 3 }] },
         totals: {
-          ...{ startedAt: expect.any(String), completedAt: expect.any(String) },
+          startedAt: expect.any(String),
+          completedAt: expect.any(String),
           totalCost: expect.stringMatching(/^\d+(\.\d+)?$/),
         },
       },
@@ -338,7 +343,9 @@ test('a rerun keeps the group and the place in the array, and waits only for wha
       job { name arrayIndex array { id } concurrency { group } needs { name } } } }`,
   );
   expect(rerunJob.job).toEqual({
-    ...{ name: 'sweep-1-2', arrayIndex: 1, array: null },
+    name: 'sweep-1-2',
+    arrayIndex: 1,
+    array: null,
     ...{ concurrency: { group: 'g' }, needs: [{ name: 'slow' }] },
   });
   await it.until('slow', 'RUNNING');

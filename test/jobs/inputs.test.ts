@@ -440,14 +440,20 @@ test('a job takes artifacts of a job that is created together with it', async ()
   const namespace = await db.namespace.findUniqueOrThrow({ where: { name: 'eve' } });
   const user = await db.user.findUniqueOrThrow({ where: { username: 'eve' } });
   const viewer: Account = {
-    ...{ kind: 'account', userId: user.id, username: 'eve', email: '', plan: 'unlimited' },
+    kind: 'account',
+    userId: user.id,
+    username: 'eve',
+    email: '',
+    plan: 'unlimited',
     ...{
       operator: false,
       namespace,
       roles: new Map(),
       credential: { kind: 'pat', id: '', name: '' },
     },
-    ...{ scopes: null, namespaces: null, repositories: null },
+    scopes: null,
+    namespaces: null,
+    repositories: null,
   };
   const common = { namespace: 'eve', gpu: 'none', image: 'x' };
   const first = { ...common, name: 'run-1-build', command: 'echo x > out/x', outputPath: 'out' };
@@ -591,7 +597,10 @@ test('an array is an input as a whole: each of its jobs that has artifacts gets 
     command: 'test $JOB_ARRAY_INDEX = 1 || { mkdir out; echo $JOB_ARRAY_INDEX > out/score; }',
   });
   await submit(ada, {
-    ...{ namespace: 'ada', name: 'collect', repo: 'ada/code', command: 'cd in; cat */score; ls' },
+    namespace: 'ada',
+    name: 'collect',
+    repo: 'ada/code',
+    command: 'cd in; cat */score; ls',
     inputs: [{ job: 'sweep', to: 'in' }],
   });
   const { job: collect } = await ada.gql(

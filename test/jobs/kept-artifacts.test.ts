@@ -331,8 +331,13 @@ test('a job whose artifacts cannot be kept fails without a retry, with the reaso
     yield tarHeader({ name: Buffer.from('large'), size: 2 ** 40, mode: 0o600 });
   };
   await submit(ada, {
-    ...{ namespace: 'ada', name: 'many', repo: 'ada/code', command: 'echo out' },
-    ...{ outputPath: 'out', retries: 2, diskGb: 1 },
+    namespace: 'ada',
+    name: 'many',
+    repo: 'ada/code',
+    command: 'echo out',
+    outputPath: 'out',
+    retries: 2,
+    diskGb: 1,
   });
   const reason = "the artifacts were not kept: they are larger than the job's disk of 1 GB";
   expect(await until(ada, 'ada', 'many', 'FAILED')).toMatchObject({

@@ -35,8 +35,17 @@ const MISCOUNTED = `
 
 async function insertJob(pool: pg.Pool, job: Record<string, unknown>): Promise<string> {
   const row = {
-    ...{ id: newId('job'), gpu: 'none', gpu_count: 1, cpu: 8, memory_gb: 32, disk_gb: 1 },
-    ...{ region: 'us-east-1', timeout_minutes: 5, retries: 0, cost_per_hour: 0, next_seq: 2 },
+    id: newId('job'),
+    gpu: 'none',
+    gpu_count: 1,
+    cpu: 8,
+    memory_gb: 32,
+    disk_gb: 1,
+    region: 'us-east-1',
+    timeout_minutes: 5,
+    retries: 0,
+    cost_per_hour: 0,
+    next_seq: 2,
     ...job,
   };
   const columns = Object.keys(row);
@@ -73,7 +82,10 @@ async function withWorkers() {
   // A pool of their own, so that a test can end only connections of the workers.
   const pool = new pg.Pool({ ...services.pool.options, max: 1 });
   return {
-    ...{ services, pool, namespaces, start },
+    services,
+    pool,
+    namespaces,
+    start,
     async [Symbol.asyncDispose]() {
       await pool.end();
       await app[Symbol.asyncDispose]();
@@ -143,8 +155,11 @@ test('counts are right and no machine is overcommitted when workers and statemen
     const job = {
       namespace_id: namespaces[pick(3)],
       command: commands[pick(commands.length)],
-      ...{ gpu, gpu_count: gpu === 'none' ? 1 : 1 + pick(2), cpu: [2, 4, 8, 16][pick(4)] },
-      ...{ memory_gb: [1, 8, 32, 100][pick(4)], retries: pick(4) === 0 ? 1 : 0 },
+      gpu,
+      gpu_count: gpu === 'none' ? 1 : 1 + pick(2),
+      cpu: [2, 4, 8, 16][pick(4)],
+      memory_gb: [1, 8, 32, 100][pick(4)],
+      retries: pick(4) === 0 ? 1 : 0,
       region: ['us-east-1', 'eu-west-1'][pick(2)],
     };
     ids.push(await insertJob(pool, job));

@@ -18,7 +18,9 @@ test('a commit whose author consists of <', () => {
   expect(parseCommit('b'.repeat(40), Buffer.from(commit))).toMatchObject({ message: 'Message' });
   const usual = commit.replaceAll(line, 'Ada  Lovelace <ada@example.com> 1 +0000');
   expect(parseCommit('b'.repeat(40), Buffer.from(usual)).author).toEqual({
-    ...{ name: 'Ada  Lovelace', email: 'ada@example.com', date: new Date(1_000) },
+    name: 'Ada  Lovelace',
+    email: 'ada@example.com',
+    date: new Date(1_000),
   });
 });
 

@@ -370,7 +370,9 @@ test('a pack above the remaining quota is rejected with plan, quota and usage', 
       'mutation ($input: CreateCommitInput!) { createCommit(input: $input) { commit { sha } } }',
       {
         input: {
-          ...{ id: body.id, branch: 'main', message: path },
+          id: body.id,
+          branch: 'main',
+          message: path,
           changes: [{ path, content: randomBytes(100_000).toString('base64'), encoding: 'BASE64' }],
         },
       },

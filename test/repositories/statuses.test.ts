@@ -30,7 +30,9 @@ async function commit(id: string, branch = 'main'): Promise<string> {
     'mutation ($input: CreateCommitInput!) { createCommit(input: $input) { commit { sha } } }',
     {
       input: {
-        ...{ id, branch, message: 'change' },
+        id,
+        branch,
+        message: 'change',
         changes: [{ path: 'a.txt', content: crypto.randomUUID() }],
       },
     },
@@ -65,11 +67,18 @@ test('a status is created, read, and replaced by the next report of its context'
   const { sha } = await create('plain');
   expect(await read('plain', sha)).toBeNull();
   const first = await set({
-    ...{ name: 'plain', sha, context: 'jenkins/test', state: 'PENDING' },
-    ...{ description: 'Running', targetUrl: 'https://ci.example.com/1' },
+    name: 'plain',
+    sha,
+    context: 'jenkins/test',
+    state: 'PENDING',
+    description: 'Running',
+    targetUrl: 'https://ci.example.com/1',
   });
   expect(first).toMatchObject({
-    ...{ context: 'jenkins/test', state: 'PENDING', description: 'Running', creator: 'ada' },
+    context: 'jenkins/test',
+    state: 'PENDING',
+    description: 'Running',
+    creator: 'ada',
     targetUrl: 'https://ci.example.com/1',
   });
   expect(first.createdAt).toBe(first.updatedAt);
@@ -78,7 +87,10 @@ test('a status is created, read, and replaced by the next report of its context'
   );
   const second = await set({ name: 'PLAIN', sha, context: 'jenkins/test' }, bob);
   expect(second).toMatchObject({
-    ...{ state: 'SUCCESS', description: null, targetUrl: null, creator: 'bob' },
+    state: 'SUCCESS',
+    description: null,
+    targetUrl: null,
+    creator: 'bob',
     createdAt: first.createdAt,
   });
   expect(second.updatedAt >= first.updatedAt).toBe(true);

@@ -34,7 +34,13 @@ function launched(
   const spec = network ? { hold: none, ipCommands: '', connect: none, enter: [] } : null;
   const command = { argv, cwd: '/', setup, env: '', uid: null, network: spec };
   return launch({
-    ...{ attempt: ATTEMPT, command, limitCommands: [], dir, out, err, cgroup },
+    attempt: ATTEMPT,
+    command,
+    limitCommands: [],
+    dir,
+    out,
+    err,
+    cgroup,
     connected: network,
   });
 }

@@ -109,7 +109,12 @@ const SUBMISSION: Submission = {
   agent: { url: 'http://127.0.0.1:3000/agents', token: 't' },
   image: null,
   hardware: {
-    ...{ gpu: 'none', gpuCount: 1, cpu: 2, memoryGb: 1, diskGb: 1, region: 'us-east-1' },
+    gpu: 'none',
+    gpuCount: 1,
+    cpu: 2,
+    memoryGb: 1,
+    diskGb: 1,
+    region: 'us-east-1',
   },
   cpus: 1,
   memoryBytes: 2 ** 30,

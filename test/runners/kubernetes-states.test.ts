@@ -246,7 +246,9 @@ test('an evicted pod has ended when the kubelet has had time to kill its contain
 test('newer servers mark disrupted pods', () => {
   const preempted = pod('exit3');
   preempted.status?.conditions?.push({
-    ...{ type: 'DisruptionTarget', status: 'True', reason: 'PreemptionByScheduler' },
+    type: 'DisruptionTarget',
+    status: 'True',
+    reason: 'PreemptionByScheduler',
   });
   expect(follow(preempted).state('att')).toMatchObject({ kind: 'ended', end: { isLoss: true } });
 });

@@ -44,8 +44,15 @@ test('a line of squeue is read with a comment that contains the separator', () =
     ),
   ).toEqual([
     {
-      ...{ id: '3', name: NAME, user: 'ada', state: 'PENDING', reason: 'Resources', node: '' },
-      ...{ partition: 'main', status: 0, startAt: new Date(soon * 1_000) },
+      id: '3',
+      name: NAME,
+      user: 'ada',
+      state: 'PENDING',
+      reason: 'Resources',
+      node: '',
+      partition: 'main',
+      status: 0,
+      startAt: new Date(soon * 1_000),
       comment: 'Loam job a (b|c) of d, worker w',
     },
   ]);
@@ -98,7 +105,10 @@ test('a job that Slurm would keep waiting for ever is refused', () => {
 const end = (changes: object) => ({
   kind: 'ended',
   end: {
-    ...{ exitCode: null, outOfMemory: false, isLoss: false, reason: expect.any(String) },
+    exitCode: null,
+    outOfMemory: false,
+    isLoss: false,
+    reason: expect.any(String),
     ...changes,
   },
 });

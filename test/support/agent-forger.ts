@@ -157,7 +157,11 @@ export async function openForger({
   };
   const runner = await open();
   return {
-    ...{ dir, runner, states, logged, url: server.url },
+    dir,
+    runner,
+    states,
+    logged,
+    url: server.url,
     /** A runner for the same attempts, as after a restart. */
     again: open,
     /** An attempt that waits for its agent. */

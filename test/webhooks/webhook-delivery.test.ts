@@ -144,7 +144,9 @@ test('events of finished jobs are sent as GET returns the jobs, and standard lib
   const [event] = await query('select id, timestamp from events where id = $1', [completed.id]);
   expect(completed.timestamp).toBe(event.timestamp.toISOString());
   expect(sent.find(({ type }) => type === 'job.failed').data).toMatchObject({
-    ...{ name: failed.name, status: 'failed', exit_code: 3 },
+    name: failed.name,
+    status: 'failed',
+    exit_code: 3,
   });
 
   await eventually(async () => {

@@ -158,7 +158,9 @@ describe('no connection is opened', () => {
 
   const send = async (url: string, means: Partial<ConnectorOptions> = {}) => {
     await using connector = createConnector({
-      ...{ guard, lookup, authorities: [authority.pem] },
+      guard,
+      lookup,
+      authorities: [authority.pem],
       ...means,
     });
     const message = { webhookId: 'wh_1', url, secrets: [], id: 'evt_1', body: '{}' };

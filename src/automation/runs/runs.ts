@@ -94,7 +94,12 @@ export async function startRun<S extends Select>(
       field: 'ref',
     });
   const id = await createRun(services, repository, {
-    ...{ trigger: 'manual', ref: name, commit, text, actor: account, creator: account },
+    trigger: 'manual',
+    ref: name,
+    commit,
+    text,
+    actor: account,
+    creator: account,
     select: (file) => selectJobs(file, { kind: 'manual', job }),
   });
   if (id === null) {
@@ -224,8 +229,14 @@ export async function rerunRun<S extends Select>(
   });
   const succeeded = listSucceeded(planOf(run), await readJobResults(services.db, id));
   const newId = await createRun(services, repository, {
-    ...{ trigger: run.trigger, ref: run.ref, commit: run, text, keepsText: run.file !== null },
-    ...{ actor: account, creator: account, rerunOfId: id },
+    trigger: run.trigger,
+    ref: run.ref,
+    commit: run,
+    text,
+    keepsText: run.file !== null,
+    actor: account,
+    creator: account,
+    rerunOfId: id,
     hasMoved: await hasRefMoved(services, run),
     select: (parsed) =>
       failedOnly ? selectUnsuccessful(parsed, run.jobNames, succeeded) : run.jobNames,

@@ -188,7 +188,9 @@ async function giveUp(
     services,
     repository,
     {
-      ...{ trigger: triggerOf(row), ref: row.ref, actor: row.actor },
+      trigger: triggerOf(row),
+      ref: row.ref,
+      actor: row.actor,
       commit: { sha: sha ?? row.after, title: '' },
     },
     {
@@ -269,8 +271,10 @@ async function startForSchedule(
   const commit = schedule && (await readRunCommit(services, repository.id, row.ref));
   const owner = schedule?.createdById
     ? await readScheduleOwner(pool, schedule.createdById, {
-        ...{ id: schedule.id, name: schedule.name ?? schedule.cron },
-        ...{ namespaceId: repository.namespace.id, repositoryId: repository.id },
+        id: schedule.id,
+        name: schedule.name ?? schedule.cron,
+        namespaceId: repository.namespace.id,
+        repositoryId: repository.id,
       })
     : null;
   const run = {

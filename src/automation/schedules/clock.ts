@@ -55,7 +55,11 @@ export async function tick({ db }: Pick<Deps, 'db'>, now: Date): Promise<number>
       await tx.schedule.updateMany({ where: { id }, data: { lastAt: now } });
       await tx.runTrigger.create({
         data: {
-          ...{ id: newId('evt'), repositoryId, scheduleId: id, before: '', after: '' },
+          id: newId('evt'),
+          repositoryId,
+          scheduleId: id,
+          before: '',
+          after: '',
           ref: REF_PREFIX.branch + defaultBranch,
           startsRun: true,
           mayCreateJobs: true,

@@ -82,7 +82,12 @@ export async function createSchedule(
       throw new AppError('conflict', `A repository may have at most ${MAX_SCHEDULES} schedules`);
     const schedule = await tx.schedule.create({
       data: {
-        ...{ id: newId('sch'), repositoryId: id, name, ...time, jobNames, file: text },
+        id: newId('sch'),
+        repositoryId: id,
+        name,
+        ...time,
+        jobNames,
+        file: text,
         nextAt: nextTime(time, new Date()) as Date,
         createdById: account.userId,
       },

@@ -43,7 +43,11 @@ export type DownloadOptions = ArtifactListOptions & {
 
 const DOWNLOAD_OPTIONS: OptionNames<DownloadOptions> = {
   ...RETRY_OPTIONS,
-  ...{ path: true, concurrency: true, onBytes: true, onFile: true, force: true },
+  path: true,
+  concurrency: true,
+  onBytes: true,
+  onFile: true,
+  force: true,
   onLeftOut: true,
 };
 

@@ -68,7 +68,10 @@ export type FollowOptions = RetryOptions & {
 
 const FOLLOW_OPTIONS: OptionNames<FollowOptions> = {
   ...RETRY_OPTIONS,
-  ...{ namespaces: true, types: true, after: true, onStart: true },
+  namespaces: true,
+  types: true,
+  after: true,
+  onStart: true,
 };
 
 /** Events of namespaces. */

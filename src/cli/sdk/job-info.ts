@@ -81,16 +81,18 @@ export type JobFilter = {
 };
 
 export const JOB_FILTERS: OptionNames<JobFilter> = {
-  ...{
-    statuses: true,
-    gpus: true,
-    labels: true,
-    namePrefix: true,
-    creator: true,
-    repository: true,
-  },
-  ...{ image: true, array: true },
-  ...{ createdFrom: true, createdTo: true, completedFrom: true, completedTo: true },
+  statuses: true,
+  gpus: true,
+  labels: true,
+  namePrefix: true,
+  creator: true,
+  repository: true,
+  image: true,
+  array: true,
+  createdFrom: true,
+  createdTo: true,
+  completedFrom: true,
+  completedTo: true,
 };
 
 export type LogLine = { kind: 'line'; seq: number; timestamp: string; message: string };

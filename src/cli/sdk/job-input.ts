@@ -70,11 +70,33 @@ export type InputArtifacts = {
 };
 
 const JOB_OPTIONS: OptionNames<JobOptions> = {
-  ...{ namespace: true, name: true, repo: true, branch: true, snapshot: true, image: true },
-  ...{ gpu: true, cpu: true, memoryGb: true, diskGb: true, region: true, timeoutMinutes: true },
-  ...{ maxCost: true, idleTimeoutMinutes: true, retries: true, env: true, secrets: true },
-  ...{ secretNames: true, variableNames: true, labels: true, outputPath: true, permissions: true },
-  ...{ idTokens: true, needs: true, array: true, concurrency: true, inputs: true },
+  namespace: true,
+  name: true,
+  repo: true,
+  branch: true,
+  snapshot: true,
+  image: true,
+  gpu: true,
+  cpu: true,
+  memoryGb: true,
+  diskGb: true,
+  region: true,
+  timeoutMinutes: true,
+  maxCost: true,
+  idleTimeoutMinutes: true,
+  retries: true,
+  env: true,
+  secrets: true,
+  secretNames: true,
+  variableNames: true,
+  labels: true,
+  outputPath: true,
+  permissions: true,
+  idTokens: true,
+  needs: true,
+  array: true,
+  concurrency: true,
+  inputs: true,
 };
 
 type Need = { job: string; when?: 'SUCCEEDED' | 'FAILED' | 'FINISHED' };

@@ -120,8 +120,13 @@ export type RepositoryFilter = {
 };
 
 const REPOSITORY_OPTIONS: OptionNames<RepositoryOptions> = {
-  ...{ namespace: true, description: true, visibility: true, defaultBranch: true, autoInit: true },
-  ...{ gitignoreTemplate: true, contentAddressed: true },
+  namespace: true,
+  description: true,
+  visibility: true,
+  defaultBranch: true,
+  autoInit: true,
+  gitignoreTemplate: true,
+  contentAddressed: true,
 };
 
 /** Repositories. `repository` is always a full name, as `namespace/name`. */

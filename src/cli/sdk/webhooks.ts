@@ -163,7 +163,12 @@ export type DeliveryFilter = {
 };
 
 const WEBHOOK_CHANGES: OptionNames<WebhookChanges> = {
-  ...{ name: true, url: true, eventTypes: true, namespaces: true, secret: true, active: true },
+  name: true,
+  url: true,
+  eventTypes: true,
+  namespaces: true,
+  secret: true,
+  active: true,
 };
 
 /** Webhooks. All methods require admin rights in the namespaces of the webhook. */

@@ -66,7 +66,9 @@ async function readHeaders(
   names: readonly string[],
 ): Promise<(ObjectHeader | null)[]> {
   const output = await gitViaStarter(['cat-file', '--batch-check'], {
-    ...{ dir, signal, env: quarantineEnv(dir, quarantine) },
+    dir,
+    signal,
+    env: quarantineEnv(dir, quarantine),
     input: names.map((name) => `${name}\n`).join(''),
   });
   return output
@@ -86,7 +88,9 @@ async function readContents(
   const contents = new Map<string, string>();
   if (oids.length === 0) return contents;
   const output = await git(['cat-file', '--batch'], {
-    ...{ dir, signal, env: quarantineEnv(dir, quarantine) },
+    dir,
+    signal,
+    env: quarantineEnv(dir, quarantine),
     input: oids.map((oid) => `${oid}\n`).join(''),
   });
   // <id> <type> <size>\n<contents>\n

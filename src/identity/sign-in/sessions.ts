@@ -73,8 +73,12 @@ export async function signInByToken(
   const { userId, username, namespace } = viewer;
   return inTransaction(services.db, (tx) =>
     beginSession(tx, browser, {
-      ...{ userId, username, namespaceId: namespace.id },
-      ...{ method: 'token', accessTokenId: id, expiresAt: row?.expiresAt },
+      userId,
+      username,
+      namespaceId: namespace.id,
+      method: 'token',
+      accessTokenId: id,
+      expiresAt: row?.expiresAt,
     }),
   );
 }
@@ -90,7 +94,11 @@ export async function beginSession(
   const secret = randomSecret();
   const latest = new Date(Date.now() + SESSION_DAYS * DAY_MS);
   const data = {
-    ...{ id: newId('ses'), userId, method, accessTokenId, address },
+    id: newId('ses'),
+    userId,
+    method,
+    accessTokenId,
+    address,
     hash: hashSecret(secret),
     userAgent: userAgent.slice(0, MAX_USER_AGENT),
     expiresAt: expiresAt && expiresAt < latest ? expiresAt : latest,

@@ -90,7 +90,11 @@ async function publishThreshold({ pool }: Deps, row: Row, threshold: number): Pr
   const { namespaceId, namespace, owner, amount, cost, onReached, month } = row;
   const data: BudgetEventData = {
     budget: {
-      ...{ namespace, month: month.slice(0, 7), threshold, owner, on_reached: onReached },
+      namespace,
+      month: month.slice(0, 7),
+      threshold,
+      owner,
+      on_reached: onReached,
       amount: formatMoney(amount),
       cost: formatMoney(roundCost(cost)),
     },

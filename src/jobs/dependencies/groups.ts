@@ -30,7 +30,9 @@ export function listSlots(
   const slots: SlotRequest[] = [];
   if (set?.maxParallel != null)
     slots.push({
-      ...{ groupKey: set.key, unit: null, maxRunning: set.maxParallel },
+      groupKey: set.key,
+      unit: null,
+      maxRunning: set.maxParallel,
       onConflict: 'queue',
     });
   // The namespace is a part of the key: jobs of other namespaces may run a commit of the same public repository.

@@ -143,7 +143,8 @@ function spreadArray(
   const array = { id: arrayId, name: input.job, to: base };
   const folders = nameFolders(members);
   return members.map((member, i) => ({
-    ...{ job: member.name, jobId: member.id ?? null },
+    job: member.name,
+    jobId: member.id ?? null,
     ...{ path: input.path, to: `${base}${folders[i]}/`, array },
   }));
 }
@@ -179,7 +180,8 @@ export function linkInputs(
     const need = byName.get(input.job);
     const { array } = input;
     return {
-      ...{ ...input, jobId: need?.id ?? null },
+      ...input,
+      jobId: need?.id ?? null,
       ...(array && { array: { ...array, id: need?.arrayId ?? null } }),
     };
   });

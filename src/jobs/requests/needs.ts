@@ -142,8 +142,11 @@ export async function resolveNeeds(
     const deleted = array.size - array.jobs.length;
     if (deleted > 0 && when !== 'finished') throw neededJobsDeleted(name, deleted);
     return array.jobs.map((one) => ({
-      ...{ id: one.id, name: one.name, when },
-      ...{ runJob: array.name, arrayId: array.id },
+      id: one.id,
+      name: one.name,
+      when,
+      runJob: array.name,
+      arrayId: array.id,
     }));
   });
 }

@@ -129,7 +129,10 @@ export async function rerunJob<S extends Select>(
   const { arrayIndex, arraySize, concurrencyGroup: group, onConflict } = job;
   const settings = {
     ...job,
-    ...{ inputs, permissions, idTokens, needs: null },
+    inputs,
+    permissions,
+    idTokens,
+    needs: null,
     maxCost: job.maxCost?.toString() ?? null,
     concurrency: group === null ? null : { group, onConflict },
     namespace: namespace.name,

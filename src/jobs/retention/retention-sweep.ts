@@ -88,7 +88,8 @@ export function createRetentionSweep(
     if (!rules) return false;
     const due = Object.entries(daysByKind(rules)) as [RetentionKind, number][];
     steps = due.map(([kind, days]) => ({
-      ...{ rules, kind },
+      rules,
+      kind,
       cutoff: new Date(now().getTime() - days * DAY_MS),
       position: toPosition(rules[UNTIL[kind]]),
       firstLeft: null,

@@ -68,7 +68,9 @@ export async function setRetention(
     const rules = {
       ...days,
       // The sweep starts again, because more may be due now.
-      ...{ jobsUntil: null, logsUntil: null, artifactsUntil: null },
+      jobsUntil: null,
+      logsUntil: null,
+      artifactsUntil: null,
       updatedBy: account.username,
       updatedAt: new Date(),
     };

@@ -53,7 +53,10 @@ export async function blame(
     throw invalid('to', `must be less than ${MAX_LINES} lines after \`from\``);
   const { id, defaultBranch } = repository;
   const { lines, commits } = await blameOnServer(services, id, {
-    ...{ defaultBranch, path, ref, from },
+    defaultBranch,
+    path,
+    ref,
+    from,
     to: last,
   });
   const bySha = await chargeBySha(allowance, repository, commits);

@@ -91,7 +91,11 @@ export async function createPushRules(
     async judge(push, signal) {
       try {
         const { verdict, triggers } = await checkPush(services, {
-          ...{ id, by, push, signal, reservation },
+          id,
+          by,
+          push,
+          signal,
+          reservation,
         });
         // Has a time limit, because the permission cannot be checked while the database is unavailable.
         await right.waitForFreshCheck(

@@ -48,7 +48,9 @@ export class Attempts implements Disposable {
   update(id: string, pod: PodView, isDeleted: boolean): void {
     const known = this.#attempts.get(id);
     const attempt: Attempt = known ?? {
-      ...{ pod, isDeleted, state: UNKNOWN },
+      pod,
+      isDeleted,
+      state: UNKNOWN,
       ...{ since: undefined, timer: undefined, trouble: undefined, explanation: {} },
     };
     this.#attempts.set(id, attempt);

@@ -185,7 +185,9 @@ export function trimPod({ metadata, spec, status }: V1Pod): PodView {
   const { name, uid, annotations, deletionTimestamp, deletionGracePeriodSeconds } = metadata ?? {};
   return {
     metadata: {
-      ...{ name, uid, annotations },
+      name,
+      uid,
+      annotations,
       ...(deletionTimestamp !== undefined && { deletionTimestamp, deletionGracePeriodSeconds }),
     },
     spec: {
@@ -207,7 +209,9 @@ export function trimPod({ metadata, spec, status }: V1Pod): PodView {
         name: container.name,
         ready: container.ready,
         state: container.state,
-        ...{ image: '', imageID: '', restartCount: 0 },
+        image: '',
+        imageID: '',
+        restartCount: 0,
       })),
     },
   } as PodView;

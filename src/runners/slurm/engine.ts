@@ -337,7 +337,11 @@ const FOLDER_NAME = /^loam-([\w-]+)-\w{6}$/;
 
 /** A job that Slurm has just accepted. */
 const SUBMITTED: Job = {
-  ...{ id: '', name: '', user: '', partition: '', comment: '' },
+  id: '',
+  name: '',
+  user: '',
+  partition: '',
+  comment: '',
   state: 'PENDING',
   reason: '',
   node: '',

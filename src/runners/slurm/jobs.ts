@@ -48,7 +48,11 @@ export function parseJobs(output: string): Job[] {
     const seconds = Number(start);
     return [
       {
-        ...{ id, name, user, state, partition },
+        id,
+        name,
+        user,
+        state,
+        partition,
         status: Number(status) || 0,
         reason: reason === 'None' ? '' : reason,
         node: node === 'n/a' || node === 'N/A' ? '' : node,

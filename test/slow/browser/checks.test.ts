@@ -25,7 +25,9 @@ beforeAll(async () => {
       'mutation ($input: CreateCommitInput!) { createCommit(input: $input) { commit { sha } } }',
       {
         input: {
-          ...{ id: body.id, branch: 'main', message },
+          id: body.id,
+          branch: 'main',
+          message,
           changes: [{ path: 'README.md', content }],
         },
       },

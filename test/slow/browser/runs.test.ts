@@ -44,7 +44,9 @@ beforeAll(async () => {
       'mutation ($input: CreateCommitInput!) { createCommit(input: $input) { commit { sha } } }',
       {
         input: {
-          ...{ id: body.id, branch: 'main', message },
+          id: body.id,
+          branch: 'main',
+          message,
           changes: [{ path: '.loam/jobs.yml', content }],
         },
       },

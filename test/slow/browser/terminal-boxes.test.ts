@@ -134,7 +134,9 @@ test('an empty repository gets its first commit, and is cloned', async () => {
       ['other', 'git', "it's;$(exit)"],
     ] as const) {
       await newcomer.post('/auth/v1/repository/pusher', {
-        ...{ name, auto_init: false, default_branch: branch },
+        name,
+        auto_init: false,
+        default_branch: branch,
       });
       await page.goto(`/pusher/${name === '-' ? '~-' : name}`);
       await page.getByRole('heading', { name: 'Nothing was pushed yet' }).waitFor();

@@ -46,7 +46,9 @@ test.for(Object.entries(CLUSTERS))(
     const kills: Kill[] = [];
     const victims = [...loam.victims, ...cluster.victims].map((victim) => recorded(victim, kills));
     await killAtRandom(victims, {
-      ...{ kills: KILLS, seed: SEED, signal: ctx.signal },
+      kills: KILLS,
+      seed: SEED,
+      signal: ctx.signal,
       // From the first jobs to the last.
       pace: (kill) => load.untilEnded(((kill - 1) / KILLS) * (JOBS - 5)),
     });
@@ -58,7 +60,10 @@ test.for(Object.entries(CLUSTERS))(
     }, SETTLED_MS).catch((error) => load.faults.push(`${error}`));
 
     const { lost, doubled, losses } = await compare({
-      ...{ pool, admin, ran: load.ran, said: witness.said },
+      pool,
+      admin,
+      ran: load.ran,
+      said: witness.said,
       isExplained: (loss) => cluster.isExplained(loss, kills),
     });
     let orphans: string[] = [];

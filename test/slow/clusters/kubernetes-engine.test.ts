@@ -100,7 +100,12 @@ function submission(url: string, changes: Partial<Submission> = {}): Submission 
     agent: { url, token: 'credential-of-the-attempt' },
     image: null,
     hardware: {
-      ...{ gpu: 'none', gpuCount: 1, cpu: 2, memoryGb: 1, diskGb: 1, region: 'us-east-1' },
+      gpu: 'none',
+      gpuCount: 1,
+      cpu: 2,
+      memoryGb: 1,
+      diskGb: 1,
+      region: 'us-east-1',
     },
     cpus: 0.2,
     memoryBytes: 64 * 2 ** 20,

@@ -58,8 +58,14 @@ async function start() {
 }
 
 const jobOf = (namespace: string, name: string, command: string) => ({
-  ...{ namespace, name, command, image: 'loam.test/node:1' },
-  ...{ cpu: 2, memoryGb: 1, diskGb: 1, retries: 0 },
+  namespace,
+  name,
+  command,
+  image: 'loam.test/node:1',
+  cpu: 2,
+  memoryGb: 1,
+  diskGb: 1,
+  retries: 0,
 });
 
 /** Runs a program of Node.js as a job. @returns what it logs as JSON */

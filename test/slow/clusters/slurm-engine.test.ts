@@ -158,7 +158,13 @@ test('an attempt waits, runs on a node as its account, and ends with its exit co
   const [claim] = received;
   expect(received).toHaveLength(1);
   expect(claim).toMatchObject({
-    ...{ url, attempt, token: 'secret-of-the-attempt', node, uid: 65_534, gid: 65_534, cwd: '/' },
+    url,
+    attempt,
+    token: 'secret-of-the-attempt',
+    node,
+    uid: 65_534,
+    gid: 65_534,
+    cwd: '/',
     env: { SLURM_JOB_NAME: `loam-${attempt}` },
   });
   expect(claim?.dir).toMatch(new RegExp(`^${cluster.shared}/srv_\\w+/loam-${attempt}-\\w{6}$`));

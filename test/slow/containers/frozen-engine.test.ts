@@ -136,7 +136,10 @@ test.for(['frozen while its container ended', 'unavailable between two checks'] 
     const lines: string[] = [];
     const following = (async () => {
       const source = {
-        ...{ engine: reach(proxy), container, hasEnded, quietMs: 100 },
+        engine: reach(proxy),
+        container,
+        hasEnded,
+        quietMs: 100,
         caps: { bytes: 1_000, lines: 10 },
       };
       for await (const batch of followLog(source, null, never))

@@ -407,7 +407,9 @@ describe('pulls', () => {
     const { registry, add } = await setUp(ctx);
     const { name } = await add('team/app');
     const chosen = openImages(engine, {
-      ...{ allowed: null, fallback: name, configFolder: await configFolder() },
+      allowed: null,
+      fallback: name,
+      configFolder: await configFolder(),
       log: createLog('silent'),
     });
     await expect(chosen.ensure(name, () => {}, never)).rejects.toThrow(/not on the internet/);

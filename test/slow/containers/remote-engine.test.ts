@@ -129,7 +129,10 @@ test('a checkout contains LFS files in place of their pointers', async () => {
   await workspace.commit('large', { 'a/data.bin': pointer, 'small.txt': 'small' });
   await workspace.git('large', 'push', '-q', 'origin', 'HEAD');
   await submit(admin, {
-    ...{ namespace: 'admin', repo: 'admin/large', image: BUSYBOX, name: 'sums' },
+    namespace: 'admin',
+    repo: 'admin/large',
+    image: BUSYBOX,
+    name: 'sums',
     command: 'sha256sum a/data.bin; stat -c %s a/data.bin; cat small.txt',
   });
   await until(admin, 'admin', 'sums', 'SUCCEEDED');

@@ -158,7 +158,9 @@ async function startPushes(loam: Servers, cleanup: AsyncDisposableStack, signal:
   // The test handles the error later.
   ended.catch(() => {});
   return {
-    ...{ repositories, pushed, ended },
+    repositories,
+    pushed,
+    ended,
     cutOff: () => cutOff,
     crons: () => Object.fromEntries(crons),
   };

@@ -81,7 +81,9 @@ test(`nothing is lost, doubled or orphaned after ${KILLS} kills of all that jobs
   expect(load.faults).toEqual([]);
   expect(diedIn(loam)).toEqual([]);
   const { lost, doubled } = await compareWithExpected(loam, {
-    ...{ ran: load.ran, said: witness.said, hit },
+    ran: load.ran,
+    said: witness.said,
+    hit,
   });
   let orphans: string[] = [];
   await eventually(async () => {
@@ -171,7 +173,9 @@ async function startJobs(loam: Servers, witness: Witness & { host: string }, sig
   // `finish` handles the error; before that nothing does.
   working.catch(() => {});
   return {
-    ...{ ran, faults, counts },
+    ran,
+    faults,
+    counts,
     /** Starts no more jobs, and waits for the end of all that were started. */
     async finish() {
       finishing.abort();

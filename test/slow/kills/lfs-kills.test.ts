@@ -166,7 +166,10 @@ test(`large files over HTTP and SSH through ${KILLS} kills`, {
   }
   await sweepAll(services);
   expect(await checkStore({ pool, storage })).toEqual({
-    ...{ objects: 0, chunks: 0, packs: 0, bytes: 0 },
+    objects: 0,
+    chunks: 0,
+    packs: 0,
+    bytes: 0,
   });
   // Files that were being written when a server was killed are removed a day later.
   const unfinished = join(folder, 'storage/.unfinished');

@@ -132,7 +132,10 @@ test('a job whose server is killed while its artifacts are stored keeps its outc
   );
   const command = `mkdir out; i=0; while [ $i -lt ${FILES} ]; do i=$((i+1)); echo $i > out/$i; done; echo printed`;
   await submit(client, {
-    ...{ namespace: 'admin', name: 'stored', repo: 'admin/code', command },
+    namespace: 'admin',
+    name: 'stored',
+    repo: 'admin/code',
+    command,
     outputPath: 'out',
   });
   const ends: unknown[] = [];

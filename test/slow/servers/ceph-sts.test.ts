@@ -129,8 +129,11 @@ test('a role of Ceph trusts the jobs of one branch, and nothing else', async (ct
   const { accessKeyId, secretAccessKey } = credentials ?? { accessKeyId: '', secretAccessKey: '' };
   await s3.admin('caps', 'add', '--uid=test', '--caps=oidc-provider=*');
   const provider = new URLSearchParams({
-    ...{ Action: 'CreateOpenIDConnectProvider', Version: '2010-05-08', Url: issuer.url },
-    ...{ 'ClientIDList.member.1': AUDIENCE, 'ThumbprintList.member.1': thumbprint },
+    Action: 'CreateOpenIDConnectProvider',
+    Version: '2010-05-08',
+    Url: issuer.url,
+    'ClientIDList.member.1': AUDIENCE,
+    'ThumbprintList.member.1': thumbprint,
   });
   const user = `${accessKeyId}:${secretAccessKey}`;
   const signing = ['--aws-sigv4', 'aws:amz:default:iam', '--user', user];
@@ -157,8 +160,11 @@ test('a role of Ceph trusts the jobs of one branch, and nothing else', async (ct
 
   const assume = async (token: string) => {
     const body = new URLSearchParams({
-      ...{ Action: 'AssumeRoleWithWebIdentity', Version: '2011-06-15', RoleSessionName: 'job' },
-      ...{ RoleArn: 'arn:aws:iam:::role/train', WebIdentityToken: token },
+      Action: 'AssumeRoleWithWebIdentity',
+      Version: '2011-06-15',
+      RoleSessionName: 'job',
+      RoleArn: 'arn:aws:iam:::role/train',
+      WebIdentityToken: token,
     });
     const answer = await fetch(`${endpoint}/`, { method: 'POST', body });
     return { status: answer.status, xml: await answer.text() };

@@ -40,17 +40,24 @@ export const KINDS: readonly Kind[] = [
   {
     name: 'steady',
     script: `${BEGIN}; ${print(40, 0.1)}; mkdir out; echo $JOB_NAME > out/name; ${END}`,
-    ...{ lines: 40, attempts: 1, end: SUCCEEDED, output: true },
+    lines: 40,
+    attempts: 1,
+    end: SUCCEEDED,
+    output: true,
   },
   {
     name: 'short',
     script: `${BEGIN}; ${print(1)}; ${END}`,
-    ...{ lines: 1, attempts: 1, end: SUCCEEDED },
+    lines: 1,
+    attempts: 1,
+    end: SUCCEEDED,
   },
   {
     name: 'flood',
     script: `${BEGIN}; ${print(20_000)}; ${END}`,
-    ...{ lines: 20_000, attempts: 1, end: SUCCEEDED },
+    lines: 20_000,
+    attempts: 1,
+    end: SUCCEEDED,
   },
   {
     name: 'failing',
@@ -60,7 +67,9 @@ export const KINDS: readonly Kind[] = [
   {
     name: 'forking',
     script: `${BEGIN}; (setsid sleep 3600 >/dev/null 2>&1 &) ; ${print(10, 0.1)}; ${END}`,
-    ...{ lines: 10, attempts: 1, end: SUCCEEDED },
+    lines: 10,
+    attempts: 1,
+    end: SUCCEEDED,
   },
   {
     name: 'cancelled',

@@ -33,13 +33,17 @@ export const KINDS: readonly Kind[] = [
   {
     name: 'steady',
     body: `${print(40, 0.1)}; mkdir -p out; echo $JOB_NAME > out/name`,
-    ...{ lines: 40, end: SUCCEEDED, output: true },
+    lines: 40,
+    end: SUCCEEDED,
+    output: true,
   },
   { name: 'short', body: print(1), lines: 1, end: SUCCEEDED },
   {
     name: 'cancelled',
     body: `${print(9)}; tell ready; exec sleep 600`,
-    ...{ lines: 9, end: CANCELLED, cancelled: 'running' },
+    lines: 9,
+    end: CANCELLED,
+    cancelled: 'running',
   },
   { name: 'failing', body: print(15, 0.2), lines: 15, end: { status: 'failed', exit_code: 37 } },
   LONG,
@@ -47,12 +51,15 @@ export const KINDS: readonly Kind[] = [
   {
     name: 'daemons',
     body: `(setsid sleep 3600 >/dev/null 2>&1 &); (setsid sh -c 'trap "" TERM; while :; do sleep 1; done' &); ${print(10, 0.1)}`,
-    ...{ lines: 10, end: SUCCEEDED },
+    lines: 10,
+    end: SUCCEEDED,
   },
   {
     name: 'withdrawn',
     body: `${print(9)}; exec sleep 600`,
-    ...{ lines: 9, end: CANCELLED, cancelled: 'waiting' },
+    lines: 9,
+    end: CANCELLED,
+    cancelled: 'waiting',
   },
   { name: 'flood', body: print(5_000), lines: 5_000, end: SUCCEEDED },
   {

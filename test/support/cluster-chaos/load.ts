@@ -52,8 +52,14 @@ export async function startLoad({
       const kind = KINDS[at % KINDS.length] as Kind;
       const job: Ran = { name: `${kind.name}-${at}`, kind };
       await submit({
-        ...{ name: job.name, repo: REPOSITORY, command: commandOf(kind, say, witness) },
-        ...{ gpu: 'none', cpu: 2, memory_gb: 1, disk_gb: 1, retries: 0 },
+        name: job.name,
+        repo: REPOSITORY,
+        command: commandOf(kind, say, witness),
+        gpu: 'none',
+        cpu: 2,
+        memory_gb: 1,
+        disk_gb: 1,
+        retries: 0,
         ...(kind.output && { output_path: 'out' }),
         ...fields,
       });
@@ -90,7 +96,9 @@ export async function startLoad({
   // `finish` handles the error; before that nothing does.
   working.catch(() => {});
   return {
-    ...{ ran, faults, counts },
+    ran,
+    faults,
+    counts,
     async untilEnded(count) {
       while (ended < count && !signal.aborted) await delay(AGAIN_MS);
     },

@@ -65,7 +65,9 @@ export function FileForm({
     if (!base && from.file !== null) return setTaken('path');
     const hasCrlf = /\r\n/.test(before) && !/(^|[^\r])\n/.test(before);
     const outcome = await act.commit(target, {
-      ...{ base: from, to, message: message.trim() || defaultMessage },
+      base: from,
+      to,
+      message: message.trim() || defaultMessage,
       content: hasCrlf ? text.replaceAll('\n', '\r\n') : text,
     });
     if ('conflict' in outcome) {
