@@ -60,14 +60,14 @@ export class LoamUser implements AsyncDisposable {
     this.home = home;
   }
 
-  /** A new home folder; with a client, signed in as its user. It writes the file of `loam login`, which `sign-in.test.ts` tests. */
+  /** A new home folder; with a client, signed in as its user. */
   static async open(client?: Client): Promise<LoamUser> {
     const user = new LoamUser(await mkdtemp(join(tmpdir(), 'loam-home-')));
     if (client) {
-      const { base, token } = client;
-      const { username } = (await client.gql('{ viewer { username } }')).viewer;
-      const credentials = { default: base, servers: { [base]: { username, token } } };
-      await user.write('.config/loam/credentials.json', JSON.stringify(credentials));
+      const { code, stderr } = await user.run(['login', client.base, '--token', '-'], {
+        stdin: client.token,
+      });
+      expect(code, stderr).toBe(0);
     }
     return user;
   }
