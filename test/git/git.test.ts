@@ -10,6 +10,7 @@ import { recoverRepositories } from '../../src/repositories/recovery.ts';
 import { eventually } from '../support/eventually.ts';
 import { remote, Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
+import { pushNote } from '../support/push-note.ts';
 
 let app: TestApp;
 let workspace: Workspace;
@@ -470,11 +471,11 @@ test('the next start finishes or undoes operations of a killed server', async ()
 
   // Killed after git had updated the ref, before the push was recorded.
   const commands = [{ ref: 'refs/heads/late', before: none, after: tip }];
-  await disk.beginOperation(id, { kind: 'push', pusher: 'ada', commands });
+  await disk.beginOperation(id, pushNote(commands));
   execFileSync('git', ['-C', dir, 'update-ref', 'refs/heads/late', tip]);
   // Killed before git updated the ref: no effect.
   const lost = [{ ref: 'refs/heads/never', before: none, after: tip }];
-  await disk.beginOperation(id, { kind: 'push', pusher: 'ada', commands: lost });
+  await disk.beginOperation(id, pushNote(lost));
   // Killed before the row of a new repository was committed.
   const orphan = newId('repo');
   await disk.beginOperation(orphan, { kind: 'create' });

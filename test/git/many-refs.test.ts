@@ -11,6 +11,7 @@ import { eventually } from '../support/eventually.ts';
 import { remote, Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { needs } from '../support/needs.ts';
+import { pushNote } from '../support/push-note.ts';
 import { sshUser } from '../support/ssh-client.ts';
 
 const NONE = '0'.repeat(40);
@@ -176,12 +177,7 @@ test('refs whose files a power loss left empty get their values from before the 
     before: name === 'new/a' ? NONE : head,
     after: head.replace(/./g, 'a'),
   }));
-  await app.app.services.git.disk.beginOperation(id, {
-    kind: 'push',
-    pusher: 'ada',
-    commands,
-    at: new Date().toISOString(),
-  });
+  await app.app.services.git.disk.beginOperation(id, pushNote(commands));
   await mkdir(join(dir, 'refs/heads/topic'), { recursive: true });
   await mkdir(join(dir, 'refs/heads/new'), { recursive: true });
   for (const { ref } of commands) await writeFile(join(dir, ref), '');

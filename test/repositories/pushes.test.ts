@@ -9,18 +9,15 @@ import { buffer } from 'node:stream/consumers';
 import { deflateSync, gzipSync } from 'node:zlib';
 import pg from 'pg';
 import { afterAll, beforeAll, expect, onTestFinished, test, vi } from 'vitest';
-import { newId } from '../../src/base/ids.ts';
-import type { ReceivedRefUpdate } from '../../src/git/transport/hooks.ts';
 import { FLUSH, pktLine } from '../../src/git/transport/pkt-line.ts';
-import { SERVER } from '../../src/identity/audit.ts';
 import type { Account } from '../../src/identity/permissions.ts';
-import type { PushNote } from '../../src/repositories/pushes/rows.ts';
 import { createPushRules } from '../../src/repositories/pushes/rules.ts';
 import { recoverRepositories } from '../../src/repositories/recovery.ts';
 import { eventually } from '../support/eventually.ts';
 import { remote, Workspace } from '../support/git.ts';
 import { type Answer, type Client, startApp, type TestApp } from '../support/harness.ts';
 import { listProcessesNaming } from '../support/processes.ts';
+import { pushNote } from '../support/push-note.ts';
 
 const REPOSITORIES = '/auth/v1/repository/ada';
 const NONE = '0'.repeat(40);
@@ -608,16 +605,6 @@ test('a push has an event although the next push moved its ref before it was rec
   ]);
 });
 
-/** The note of a push that was accepted and is not recorded yet. @param at as ISO 8601 */
-const noteOf = (commands: ReceivedRefUpdate[], at: string): PushNote => ({
-  kind: 'push',
-  event: newId('evt'),
-  pusher: 'ada',
-  by: SERVER,
-  commands,
-  at,
-});
-
 test('after a kill each push that took effect has an event, even if its ref moved again', async () => {
   const id = await createWithClone('killed');
   const earlier = await pushEvents(id);
@@ -638,7 +625,7 @@ test('after a kill each push that took effect has an event, even if its ref move
     'HEAD:main',
   ]);
   const move = (before: string, after: string, at: string, ref = 'refs/heads/main') =>
-    disk.beginOperation(id, noteOf([{ ref, before, after }], at));
+    disk.beginOperation(id, pushNote([{ ref, before, after }], at));
   await move(one, two, '2026-01-01T00:00:02.000Z');
   await move(base, one, '2026-01-01T00:00:01.000Z');
   await move(NONE, one, '2026-01-01T00:00:01.500Z', 'refs/heads/never');
@@ -747,7 +734,7 @@ test('a push that was sent twice has one event after kills', async () => {
   const earlier = await pushEvents(id);
   const local = join(workspace.path, 'repeated');
   execFileSync('git', ['-C', local, 'push', '-q', disk.pathOf(id), 'HEAD:main']);
-  const noted = (at: string) => disk.beginOperation(id, noteOf(commands, at));
+  const noted = (at: string) => disk.beginOperation(id, pushNote(commands, at));
   // Two notes at once, and a third after the first was recorded.
   await noted('2026-01-01T00:00:01.000Z');
   await noted('2026-01-01T00:00:02.000Z');
@@ -760,7 +747,7 @@ test('a push that was sent twice has one event after kills', async () => {
   // The attempt that moved the ref may be recorded last, with git's report.
   const moved = async (from: string, to: string, at: string) => {
     const push = [{ ref: 'refs/heads/main', before: from, after: to }];
-    await services.pushes.record(await disk.beginOperation(id, noteOf(push, at)), push);
+    await services.pushes.record(await disk.beginOperation(id, pushNote(push, at)), push);
   };
   await moved(before, after, '2026-01-01T00:00:04.000Z');
   expect(await pushEvents(id)).toEqual([...earlier, `refs/heads/main ${after}`]);

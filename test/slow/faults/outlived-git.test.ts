@@ -6,13 +6,11 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { newId } from '../../../src/base/ids.ts';
-import { SERVER } from '../../../src/identity/audit.ts';
-import type { PushNote } from '../../../src/repositories/pushes/rows.ts';
 import { recoverRepositories } from '../../../src/repositories/recovery.ts';
 import { eventually } from '../../support/eventually.ts';
 import { remote, Workspace } from '../../support/git.ts';
 import { type Client, startApp, type TestApp } from '../../support/harness.ts';
+import { pushNote } from '../../support/push-note.ts';
 
 const REF = 'refs/heads/main';
 
@@ -47,14 +45,7 @@ async function world(name: string): Promise<World> {
 
 /** The note of a push that a server has accepted. */
 const note = (id: string, before: string, after: string) =>
-  app.app.services.git.disk.beginOperation<PushNote>(id, {
-    kind: 'push',
-    event: newId('evt'),
-    pusher: 'ada',
-    by: SERVER,
-    commands: [{ ref: REF, before, after }],
-    at: new Date().toISOString(),
-  });
+  app.app.services.git.disk.beginOperation(id, pushNote([{ ref: REF, before, after }]));
 
 /** The moves of the branch in the events. */
 async function toldOf(id: string) {

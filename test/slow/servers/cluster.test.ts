@@ -25,6 +25,7 @@ import { remote, Workspace } from '../../support/git.ts';
 import type { Client } from '../../support/harness.ts';
 import { has } from '../../support/needs.ts';
 import { startProcessClock } from '../../support/process-clock.ts';
+import { pushNote } from '../../support/push-note.ts';
 import { startServers } from '../../support/servers.ts';
 import { SshUser, sshUser } from '../../support/ssh-client.ts';
 
@@ -142,9 +143,7 @@ test('the repositories of a stopped server are taken over by another server, and
   const note = join(repositories, 'begun', id, `${its}.note`);
   await mkdir(dirname(note), { recursive: true });
   const commands = [{ ref: 'refs/heads/left', before: '0'.repeat(40), after: main }];
-  const at = new Date().toISOString();
-  const event = 'evt_01arz3ndektsv4rrffq69g5fav';
-  await writeFile(note, JSON.stringify({ kind: 'push', event, pusher: 'admin', commands, at }));
+  await writeFile(note, JSON.stringify(pushNote(commands)));
   // A recent note may belong to a server that is only reconnecting to the database.
   const young = join(repositories, 'begun', id, 'repo_00000000000000000000000000.new');
   await writeFile(young, JSON.stringify({ kind: 'create' }));
