@@ -125,7 +125,8 @@ test('no event is skipped when transactions commit in another order than they be
   const { rows } = await pool.query(`select id from namespaces where name = 'ada'`);
   const insert = (id: string) => ({
     text: `insert into events (id, type, namespace_id, subject, data)
-           values ($1, 'job.queued', $2, 'job_x', '{"name": "x", "status": "queued"}')`,
+           select $1, type, namespace_id, subject, data from events
+           where type = 'job.queued' and namespace_id = $2 order by seq limit 1`,
     values: [id, rows[0].id],
   });
   const { rows: last } = await pool.query('select max(seq)::int as seq from events');

@@ -59,7 +59,7 @@ async function page(client: Client, args: string): Promise<Page> {
 const insert = (count: number, type: string, namespaceId: string) =>
   app.pool.query(
     `insert into events (id, type, namespace_id, subject, data)
-     select 'evt_' || gen_random_uuid(), $2, $3, 'job_x', '{"name": "x"}' from generate_series(1, $1)`,
+     select 'evt_' || gen_random_uuid(), $2, $3, 'job_x', '{"job": {"name": "x", "namespace": "ada"}}' from generate_series(1, $1)`,
     [count, type, namespaceId],
   );
 const namespaceId = async (name: string) =>

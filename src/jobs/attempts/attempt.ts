@@ -114,7 +114,9 @@ class SupervisedAttempt implements AsyncDisposable {
     return await inTrace('job attempt', attributes, async (span) => {
       const outcome = await this.#runProcess(attempt);
       if (!outcome || this.#stopping.aborted) return false;
-      const collected = await this.#collect(attempt, outcome);
+      const collected = this.#handle
+        ? await inSpan('collect', {}, () => this.#collect(attempt, outcome))
+        : {};
       if (this.#stopping.aborted) return false;
       const final = collected.areLost ? LOST : outcome;
       span.setAttributes(spanAttributes(final));
@@ -248,9 +250,7 @@ class SupervisedAttempt implements AsyncDisposable {
     await this.#deps.space.untilFree(signal);
     if (signal.aborted) return {};
     try {
-      return await inSpan('collect', {}, () =>
-        collectArtifacts(this.#deps, attempt, handle, outcome, signal),
-      );
+      return await collectArtifacts(this.#deps, attempt, handle, outcome, signal);
     } catch (error) {
       if (signal.aborted) return {};
       throw error;
