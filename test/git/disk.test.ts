@@ -13,9 +13,6 @@ test('unfinished folders of a killed server are removed at its next start, or wh
     await mkdir(at('new', server, 'repo_1.git/objects'), { recursive: true });
     await mkdir(at('trash', server, 'repo_2.grave/pack'), { recursive: true });
   }
-  // Left by a version that had no folder per server.
-  await mkdir(at('new/repo_3.git'));
-  await mkdir(at('trash/repo_4.grave'));
 
   const disk = new Disk(root.path, 'srv_a');
   await disk.prepare();
