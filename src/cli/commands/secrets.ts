@@ -211,7 +211,7 @@ function addVariables(program: Program): void {
     });
 }
 
-/** The names of the secrets and variables that jobs of a repository, or of a namespace without one, may name. */
+/** The names of the stored secrets and variables that a job can use: of its repository, or without one of its namespace. */
 export async function listValueNames(
   client: Client,
   owner: Owner,

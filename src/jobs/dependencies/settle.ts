@@ -13,7 +13,7 @@ import type { Prisma } from '../../../prisma/generated/client.ts';
 import type { GroupConflict } from '../../../prisma/generated/enums.ts';
 import { runStatement } from '../../platform/database/statement.ts';
 import { cancelLockedJobs } from '../record/cancel.ts';
-import { isOver, lockJobs, PHASES, withLockedJobs } from '../record/state.ts';
+import { lockJobs, PHASES, withLockedJobs } from '../record/state.ts';
 import {
   describeNeeds,
   describeReplaced,
@@ -237,7 +237,6 @@ async function write(
 ): Promise<void> {
   if (cancel.size > 0) await cancelUnblocked(pool, tx, cancel);
   const jobs = cancel.size > 0 ? await lockJobs(tx, [...cancel.keys()]) : [];
-  const active = jobs.filter(({ status }) => !isOver(status));
   const unblocked = await runStatement<{ namespaceId: string }>(tx, UNBLOCK, [
     [...unblock],
     PHASES.waiting,
@@ -247,9 +246,10 @@ async function write(
   if (again.size > 0) await runStatement(tx, LOOK_AGAIN, [[...again]]);
   await beforeEnd();
   // Blocked jobs have no attempt.
-  await cancelLockedJobs(tx, active, { reason: ({ id }) => cancel.get(id) });
+  const cancelled = await cancelLockedJobs(tx, jobs, { reason: ({ id }) => cancel.get(id) });
   // The commit changes the counts of these namespaces. Everyone locks them in this order.
-  const namespaces = [...active, ...unblocked].map(({ namespaceId }) => namespaceId);
+  const changed = [...cancelled.map(({ job }) => job), ...unblocked];
+  const namespaces = changed.map(({ namespaceId }) => namespaceId);
   if (namespaces.length > 0) await runStatement(tx, LOCK_NAMESPACES, [[...new Set(namespaces)]]);
 }
 
@@ -272,8 +272,7 @@ async function cancelUnblocked(
     await withLockedJobs(
       pool,
       [id],
-      async (client, jobs) =>
-        void (await cancelLockedJobs(client, jobs, { reason: () => cancel.get(id) })),
+      (client, jobs) => cancelLockedJobs(client, jobs, { reason: () => cancel.get(id) }),
       { isWaiting: true },
     );
 }

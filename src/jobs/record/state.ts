@@ -237,7 +237,7 @@ async function commitMoves(
 export async function withLockedJobs(
   pool: pg.Pool,
   ids: readonly string[],
-  work: (client: pg.PoolClient, jobs: LockedJob[]) => Promise<void>,
+  work: (client: pg.PoolClient, jobs: LockedJob[]) => Promise<unknown>,
   { isWaiting = false }: { isWaiting?: boolean } = {},
 ): Promise<string[]> {
   return withConnection(pool, async (client) => {
