@@ -106,7 +106,8 @@ export type JobToInsert = {
   maxParallel?: number | null;
 };
 
-export type InsertedJob = { id: string; name: string };
+/** `row`: the columns that were asked for, of the first job of an entry. */
+export type InsertedJob = { id: string; name: string; row?: object };
 
 type NewJobs = {
   namespace: { id: string; name: string; plan: Plan };
@@ -158,13 +159,8 @@ export async function insertAndRead(
   { namespace, job }: { namespace: NewJobs['namespace']; job: JobToInsert },
   columns: RowColumns,
 ): Promise<object> {
-  let row: object = {};
-  const read = async (text: string, values: unknown[]) => {
-    const [found = []] = await queryRowArrays(tx, { name: statementNameFor(text), text }, values);
-    row = columns.toRow(found);
-  };
-  await insertEntries(services, { namespace, jobs: [job] }, { tx, read, columns: columns.sql });
-  return row;
+  const [[first] = []] = await insertEntries(services, { namespace, jobs: [job] }, { tx, columns });
+  return first?.row ?? {};
 }
 
 /** Whether the job is inserted by a single statement, which needs no explicit transaction. */
@@ -175,11 +171,8 @@ export function isOneStatement(
   return needs.length === 0 && !array && isUnlimited(services, namespace, 'activeJobs');
 }
 
-/** `read`: runs the statement that inserts the only entry, which returns the `columns` of its first job. */
-type Output = { tx: Transaction } & (
-  | { columns?: undefined }
-  | { columns: string; read(text: string, values: unknown[]): Promise<void> }
-);
+/** With `columns`, each entry is read by the statement that inserts it. */
+type Output = { tx: Transaction; columns?: undefined } | { tx: Queryable; columns: RowColumns };
 
 async function insertEntries(
   services: Services,
@@ -346,15 +339,17 @@ async function insertEntry(
   });
   const notify = `select pg_notify('loam', topic)::text from unnest(${parameter(topics, 'text[]')}) topic`;
   const text = `with ${parts.join(', ')}`;
-  if (output.columns === undefined) await runStatement(tx, `${text} ${notify}`, values);
-  else
-    await output.read(
-      `${text}, notified as (${notify})
-       select ${output.columns}, (select count(*) from notified)
-       from r join namespaces n on n.id = r.namespace_id where r.id = ${parameter(firstId, 'text')}`,
-      values,
-    );
-  return rows.map(({ id, name }) => ({ id, name }));
+  const inserted: InsertedJob[] = rows.map(({ id, name }) => ({ id, name }));
+  if (!output.columns) {
+    await runStatement(tx, `${text} ${notify}`, values);
+    return inserted;
+  }
+  const reading = `${text}, notified as (${notify})
+    select ${output.columns.sql}, (select count(*) from notified)
+    from r join namespaces n on n.id = r.namespace_id where r.id = ${parameter(firstId, 'text')}`;
+  const query = { name: statementNameFor(reading), text: reading };
+  const [found = []] = await queryRowArrays(output.tx, query, values);
+  return inserted.map((one, at) => (at === 0 ? { ...one, row: output.columns.toRow(found) } : one));
 }
 
 async function insertArray(
