@@ -12,6 +12,11 @@
  *      `due_at`, so a different value means that a delivery was added.
  *
  * A webhook that yields its slot is released without this check, because its `due_at` becomes now.
+ *
+ * Claims of single deliveries with leases were measured as the alternative. Without a row per webhook, the limits per endpoint
+ * have to be computed from all waiting deliveries: beside 10,000 waiting retries a claim took 83 to 122 ms instead of 0.4, and
+ * the 99th percentile at 200 events per second was 644 ms instead of 266. With a smaller row per webhook a claim took 1.8 ms,
+ * each delivery one more write (55 µs), and another server took over after the lease of 30 s instead of after 3 s.
  */
 import type pg from 'pg';
 import { DEAD_AFTER_S } from '../cluster/members.ts';
