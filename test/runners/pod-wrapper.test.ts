@@ -8,7 +8,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { beforeEach, describe, expect, onTestFinished, test } from 'vitest';
-import { buildWrapper, SHARED } from '../../src/runners/kubernetes/wrapper.ts';
+import { buildWrapper, SHARED } from '../../src/runners/container/wrapper.ts';
 import { eventually } from '../support/eventually.ts';
 import { needs } from '../support/needs.ts';
 

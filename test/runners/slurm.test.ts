@@ -11,10 +11,10 @@ import {
   slurmOptions,
 } from '../../src/base/config/slurm.ts';
 import type { Submission } from '../../src/runners/agent/engine.ts';
+import { imageCommand } from '../../src/runners/agent/images.ts';
 import { Attempts } from '../../src/runners/slurm/attempts.ts';
 import { batchArguments, batchScript, type Placement } from '../../src/runners/slurm/batch-job.ts';
 import { type Commands, createCommands } from '../../src/runners/slurm/commands.ts';
-import { imageCommand } from '../../src/runners/slurm/images.ts';
 import { type Job, parseJobs, toState, workerOf } from '../../src/runners/slurm/jobs.ts';
 import { parsePartition } from '../../src/runners/slurm/nodes.ts';
 import { parseUsers } from '../../src/runners/slurm/users.ts';

@@ -14,8 +14,8 @@ import {
 } from 'node:fs';
 import { join } from 'node:path';
 import type { ImageProgram } from '../../base/config/slurm.ts';
+import { SHARED, SHARED_DIR } from '../container/wrapper.ts';
 import { averageLoad, listGpus } from '../gpus.ts';
-import { SHARED, SHARED_DIR } from '../kubernetes/wrapper.ts';
 import {
   BASE_ENV,
   entryCommand,
@@ -25,10 +25,10 @@ import {
 import { quoteForShell } from '../process/namespace.ts';
 import { openProcessTree, readTreeUsage } from '../process/tree.ts';
 import { MOUNTS } from '../runner.ts';
-import { imageCommand } from '../slurm/images.ts';
 import { providedVariables, writeProvidedFiles } from '../supervisor/provided-files.ts';
 import { receiveReports } from '../supervisor/reports.ts';
 import type { Work, WorkEnd, WorkOutputs } from '../supervisor/supervise.ts';
+import { imageCommand } from './images.ts';
 import type { AgentSpec, AgentUsage } from './protocol.ts';
 
 /** `gpuPercent`: average of the GPUs of the job, where they can be measured. */
@@ -198,7 +198,7 @@ function countOwnOomKills(): number {
 const LAST_REPORT_MS = 1_000;
 
 /**
- * Runs the command in the container `job` of the pod, under a shell that waits for it (`../kubernetes/wrapper.ts`).
+ * Runs the command in the container `job` of the pod, under a shell that waits for it (`../container/wrapper.ts`).
  * @param dir the folder that both containers share, and nothing else. The job may run as another user
  */
 export function createContainerLauncher(dir: string): Launcher {

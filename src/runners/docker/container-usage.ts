@@ -6,9 +6,9 @@
  * machine one call of the server's `nvidia-smi` reports all GPUs (`../gpu-ledger.ts`).
  */
 import { text } from 'node:stream/consumers';
+import { DEFAULT_PATH } from '../container/wrapper.ts';
 import type { CpuSample } from '../cpu-share.ts';
 import { type Engine, EngineError, isStatus } from './engine.ts';
-import { DEFAULT_PATH } from './start-barrier.ts';
 
 const QUERY = ['nvidia-smi', '--query-gpu=utilization.gpu', '--format=csv,noheader,nounits'];
 const ANSWER_TIMEOUT_MS = 5_000;

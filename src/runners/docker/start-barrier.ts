@@ -6,6 +6,7 @@
  */
 import { mkdir, open, readFile, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { DEFAULT_PATH } from '../container/wrapper.ts';
 
 /** The barrier's folder in the container. */
 const CONTAINER_PATH = '/.loam';
@@ -27,8 +28,6 @@ export const LAST_FIFO = FIFOS[2];
 const RECORDED = 'recorded';
 /** A barrier that is still closed after this time never opens: the server that created the container is gone. */
 const MAX_WAIT_S = 3_600;
-/** Searched before the job's own PATH, in which the programs of the script below may be missing. */
-export const DEFAULT_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
 /** Counters of the container's own control group, in versions 1 and 2: lines of a name and a number. */
 const OOM_KILL_FILES = ['/sys/fs/cgroup/memory/memory.oom_control', '/sys/fs/cgroup/memory.events'];
 

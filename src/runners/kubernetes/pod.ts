@@ -10,8 +10,8 @@ import type { V1Pod, V1Secret, V1Volume, V1VolumeMount } from '@kubernetes/clien
 import type { KubernetesConfig } from '../../base/config/kubernetes.ts';
 import { buildBootstrap } from '../agent/bootstrap.ts';
 import type { Submission } from '../agent/engine.ts';
+import { buildWrapper, SHARED_DIR } from '../container/wrapper.ts';
 import { MOUNTS, WORKING_DIR } from '../runner.ts';
-import { buildWrapper, SHARED_DIR } from './wrapper.ts';
 
 export const JOB_CONTAINER = 'job';
 export const AGENT_CONTAINER = 'agent';

@@ -13,7 +13,9 @@
  * the agent receives it too, and passes it on. This shell waits for the command in the foreground, because a command in the
  * background would ignore SIGINT and SIGQUIT.
  */
-import { DEFAULT_PATH } from '../docker/start-barrier.ts';
+
+/** Searched before the job's own PATH, in which the programs of the script may be missing. */
+export const DEFAULT_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
 
 /** Names in the shared folder. */
 export const SHARED = {
