@@ -6,7 +6,11 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Workspace } from '../test/support/git.ts';
-import { type ServerProcess, startServer } from '../test/support/process.ts';
+import {
+  type ServerProcess,
+  type StartServerOptions,
+  startServer,
+} from '../test/support/process.ts';
 
 export const TOKEN = 'loam_pat_benchmark_of_git_reads';
 
@@ -61,18 +65,24 @@ export type Bench = AsyncDisposable & {
   remote(name: string): string;
 };
 
-/** `env`: settings of the server. */
-export async function openBench(env: Record<string, string> = {}): Promise<Bench> {
+/** @param env settings of the server */
+export async function openBench(
+  env: Record<string, string> = {},
+  options?: StartServerOptions,
+): Promise<Bench> {
   await using cleanup = new AsyncDisposableStack();
   const folder = await mkdtemp(join(tmpdir(), 'loam-bench-'));
   cleanup.defer(() => rm(folder, { recursive: true, force: true, maxRetries: 5 }));
   const server = cleanup.use(
-    await startServer({
-      LOAM_DATA_DIR: join(folder, 'data'),
-      LOAM_ADMIN_TOKEN: TOKEN,
-      LOAM_RATE_LIMITS: 'off',
-      ...env,
-    }),
+    await startServer(
+      {
+        LOAM_DATA_DIR: join(folder, 'data'),
+        LOAM_ADMIN_TOKEN: TOKEN,
+        LOAM_RATE_LIMITS: 'off',
+        ...env,
+      },
+      options,
+    ),
   );
   const graphql: Bench['graphql'] = async (query) => {
     const response = await fetch(`${server.base}/graphql`, {

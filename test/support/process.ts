@@ -8,10 +8,10 @@ const ROOT = join(import.meta.dirname, '../..');
 const INHERITED = {
   PATH: process.env.PATH,
   HOME: process.env.HOME,
-  // As `npm start` does: without the cache, stripping types and compiling took a third of a start.
-  NODE_COMPILE_CACHE: join(ROOT, 'node_modules/.cache/loam'),
   MALLOC_MMAP_THRESHOLD_: '1048576',
 };
+/** As `npm start` does: without the cache, stripping types and compiling took a third of a start. */
+const COMPILE_CACHE = 'node_modules/.cache/loam';
 
 const NODE = [process.execPath, 'src/main.ts'];
 
@@ -35,6 +35,8 @@ export type StartServerOptions = {
   command?: string[];
   /** Gives it a process group of its own, led by `child`, as a terminal does. */
   detached?: boolean;
+  /** The folder of its sources; unset: this checkout. */
+  root?: string;
   /** Called with the process before it is ready. */
   spawned?: (child: ChildProcess) => void;
 };
@@ -51,6 +53,7 @@ export async function startServer(
     descriptors,
     command = NODE,
     detached = false,
+    root = ROOT,
     spawned,
   }: StartServerOptions = {},
 ): Promise<ServerProcess> {
@@ -58,8 +61,15 @@ export async function startServer(
   const limit = descriptors ? `ulimit -n ${descriptors} && ` : '';
   const words = [...wrapper, ...as, ...command];
   const child = spawn('/bin/sh', ['-c', `${limit}exec "$@"`, 'sh', ...words], {
-    cwd: ROOT,
-    env: { ...INHERITED, PORT: '0', LOAM_SSH_PORT: 'off', LOAM_LOG_LEVEL: 'warn', ...env },
+    cwd: root,
+    env: {
+      ...INHERITED,
+      NODE_COMPILE_CACHE: join(root, COMPILE_CACHE),
+      PORT: '0',
+      LOAM_SSH_PORT: 'off',
+      LOAM_LOG_LEVEL: 'warn',
+      ...env,
+    },
     stdio: ['ignore', 'pipe', 'pipe'],
     detached,
   });
