@@ -47,19 +47,16 @@ export function whoami(viewer: Viewer): Identity {
  * @throws AppError 401, 404.
  */
 export async function getNamespace<S extends Prisma.NamespaceSelect>(
-  { db, pool }: { db: Db; pool: pg.Pool },
+  { pool }: { pool: pg.Pool },
   viewer: Viewer,
   name: string,
   select: S,
 ): Promise<NamespaceOf<S>> {
   demandAccount(viewer);
-  const byName = name.toLowerCase();
-  const read = async () => {
-    const statement = namespaceRows.statement(select, {}, 'where r.name = $1');
-    if (statement) return (await statement.read(pool, [byName]))[0];
-    return db.namespace.findUnique({ where: { name: byName }, select });
-  };
-  const namespace = isPossibleNamespaceName(name) ? await read() : null;
+  const statement = namespaceRows.statement(select, {}, 'where r.name = $1');
+  const [namespace] = isPossibleNamespaceName(name)
+    ? await statement.read(pool, [name.toLowerCase()])
+    : [];
   if (!namespace) throw notFound('Namespace', name);
   return namespace as NamespaceOf<S>;
 }
@@ -67,7 +64,7 @@ export async function getNamespace<S extends Prisma.NamespaceSelect>(
 type NamespaceOf<S extends Prisma.NamespaceSelect> = Prisma.NamespaceGetPayload<{ select: S }>;
 
 /** By hand-written SQL, because nearly every query of the dashboard starts with a namespace. */
-const namespaceRows = createRowReader({ model: 'Namespace', from: 'namespaces r' });
+export const namespaceRows = createRowReader({ model: 'Namespace', from: 'namespaces r' });
 
 /** Finds a user by an id from another row. Resolvers decide for each field whether the viewer may see it. */
 export function findUserById<S extends Prisma.UserSelect>(

@@ -4,8 +4,7 @@ import { Prisma } from '../../prisma/generated/client.ts';
 import type { Visibility } from '../../prisma/generated/enums.ts';
 import { notFound } from '../base/errors.ts';
 import { listOwnNamespaceIds } from '../identity/accounts.ts';
-import { can, type Viewer } from '../identity/permissions.ts';
-import type { Db } from '../platform/database/client.ts';
+import type { Viewer } from '../identity/permissions.ts';
 import type { Sorting } from '../platform/database/keyset.ts';
 import type { CountedList } from '../platform/database/list-counts.ts';
 import { offsetPage } from '../platform/database/offset-page.ts';
@@ -17,13 +16,7 @@ import {
   toOffset,
 } from '../platform/database/paging.ts';
 import { unionPage } from '../platform/database/union-page.ts';
-import {
-  accessColumns,
-  accessTarget,
-  isPossibleKey,
-  type Row,
-  type Select,
-} from './repositories.ts';
+import { isPossibleKey, type Row, type Select } from './repositories.ts';
 import { repositoryRows } from './rows.ts';
 import { countedSql, visibleSql } from './visibility.ts';
 
@@ -60,7 +53,7 @@ export type SliceInput = CursorPageRequest & ListOptions;
  * @throws AppError 400
  */
 export async function sliceRepositories<S extends Select>(
-  { db, pool }: { db: Db; pool: pg.Pool },
+  { pool }: { pool: pg.Pool },
   viewer: Viewer,
   namespaceIds: readonly string[],
   { sort, order, visibility, ...range }: SliceInput,
@@ -72,7 +65,7 @@ export async function sliceRepositories<S extends Select>(
     type: SORT_TYPES[sort],
     order,
   };
-  const { table, storedCounts, ...query } = visibleRowsQuery({ db, pool }, viewer, visibility);
+  const { table, storedCounts, ...query } = visibleRowsQuery({ pool }, viewer, visibility);
   return unionPage<Row<S>>(table, sorting, range, {
     ...query,
     // One part per namespace; `n` is the alias of namespaces in `repositoryRows`.
@@ -88,7 +81,7 @@ export async function sliceRepositories<S extends Select>(
  * @throws AppError 400, 401, 403
  */
 export async function sliceRepositoriesOfUser<S extends Select>(
-  services: { db: Db; pool: pg.Pool },
+  services: { pool: pg.Pool },
   viewer: Viewer,
   userId: string,
   input: SliceInput,
@@ -102,7 +95,7 @@ export async function sliceRepositoriesOfUser<S extends Select>(
  * @throws AppError 400, 401 for rejected credentials, 404
  */
 export async function listRepositories<S extends Select>(
-  { db, pool }: { db: Db; pool: pg.Pool },
+  { pool }: { pool: pg.Pool },
   viewer: Viewer,
   { namespace, page, perPage, sort, order, visibility }: ListInput,
   select: S,
@@ -113,7 +106,7 @@ export async function listRepositories<S extends Select>(
   toOffset(request);
   if (!isPossibleKey({ namespace })) throw notFound('Namespace', namespace);
   const sorting = { column: SORT_COLUMNS[sort], order, unique: sort === 'name' };
-  const { table, storedCounts, ...query } = visibleRowsQuery({ db, pool }, viewer, visibility);
+  const { table, storedCounts, ...query } = visibleRowsQuery({ pool }, viewer, visibility);
   const found = await offsetPage<Row<S>>(table, sorting, request, {
     ...query,
     counted: storedCounts,
@@ -127,34 +120,18 @@ export async function listRepositories<S extends Select>(
 
 /** The parts of a list query that pages by cursor and by number share. */
 function visibleRowsQuery(
-  { db, pool }: { db: Db; pool: pg.Pool },
+  { pool }: { pool: pg.Pool },
   viewer: Viewer,
   visibility?: Visibility | null,
 ) {
   const { sql } = Prisma;
   const filter = visibility ? sql`r.visibility = ${visibility}::"Visibility"` : sql`true`;
   return {
-    table: { pool, rows: repositoryRows, prisma: visibleRowsReader(db, viewer) },
+    table: { pool, rows: repositoryRows },
     from: 'repositories',
     where: sql`${visibleSql(viewer)} and ${filter}`,
     isFiltered: visibility != null,
     storedCounts: storedCountsFor(viewer, visibility),
-  };
-}
-
-/**
- * Reads the rows of a page in a second query, for columns that `repositoryRows` lacks. Checks their permissions again:
- * after the page was found, a repository may have been made private, or its name may now belong to another repository.
- */
-function visibleRowsReader(db: Db, viewer: Viewer) {
-  return {
-    async findMany({ select, ...query }: { select?: object }) {
-      const rows = await db.repository.findMany({
-        ...query,
-        select: { ...select, ...accessColumns },
-      });
-      return rows.filter((row) => can(viewer, 'repository.read', accessTarget(row)));
-    },
   };
 }
 

@@ -123,11 +123,10 @@ export function repositoryNotFound(id?: string | null): AppError {
 }
 
 async function findRepository<S extends Select>(
-  { db, pool }: { db: Db; pool: pg.Pool },
+  { pool }: { pool: pg.Pool },
   key: RepositoryKey,
   select: S,
 ): Promise<(AccessRow & Row<S>) | null> {
-  type Found = AccessRow & Row<S>;
   const namespace = key.namespace.toLowerCase();
   const byId = key.id ? { id: key.id } : {};
   const byName = key.name ? { nameKey: nameKey(key.name) } : {};
@@ -140,16 +139,8 @@ async function findRepository<S extends Select>(
     accessColumns,
     `where n.name = $1 ${conditions}`,
   );
-  if (statement) {
-    const [row] = await statement.read(pool, [namespace, ...given.map(([, value]) => value)]);
-    return (row ?? null) as Found | null;
-  }
-  const row = await db.repository.findFirst({
-    where: { ...byId, ...byName, namespace: { name: namespace } },
-    select: { ...select, ...accessColumns },
-    relationLoadStrategy: 'join',
-  });
-  return row as unknown as Found | null;
+  const [row] = await statement.read(pool, [namespace, ...given.map(([, value]) => value)]);
+  return (row ?? null) as (AccessRow & Row<S>) | null;
 }
 
 /** Locks the row against changes and deletion until the transaction ends. @returns whether the row exists */

@@ -1,12 +1,9 @@
-/**
- * Describes repository rows to the raw SQL reader, which lists and lookups use instead of Prisma because it is faster.
- * Also counts the collaborators of a repository.
- */
+/** The reader of repository rows, and the number of collaborators of a repository. */
 
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { createRowReader, type RowReader } from '../platform/database/rows.ts';
 
-/** Columns that `countCollaborators` needs. `repositoryRows` has the same filter in SQL. */
+/** Columns that `countCollaborators` needs. */
 export const collaboratorColumns = {
   namespace: {
     select: {
@@ -26,17 +23,5 @@ export function countCollaborators({ namespace }: CollaboratorRow): number {
 export const repositoryRows: RowReader = createRowReader({
   model: 'Repository',
   from: 'repositories r join namespaces n on n.id = r.namespace_id',
-  relations: {
-    namespace: {
-      model: 'Namespace',
-      alias: 'n',
-      customFields: {
-        _count: {
-          select: collaboratorColumns.namespace.select._count,
-          sql: `(select json_build_object('members', count(*)) from members m
-            where m.namespace_id = n.id and m.role in ('write', 'admin'))`,
-        },
-      },
-    },
-  },
+  joined: { namespace: 'n' },
 });

@@ -5,12 +5,10 @@
  * the artifacts, because links expire; `payloadToSend` adds one.
  */
 import type { Prisma } from '../../../prisma/generated/client.ts';
-import type { JobStatus, Visibility } from '../../../prisma/generated/enums.ts';
+import type { JobStatus } from '../../../prisma/generated/enums.ts';
 import { costOf } from '../../base/hardware.ts';
 import { formatMoney } from '../../base/money.ts';
 import { createRowReader, type RowReader } from '../../platform/database/rows.ts';
-import { type JobWithRepository, repositoryColumns } from './repository-name.ts';
-import { runtimeColumns } from './runtime.ts';
 
 /** The columns of a payload. */
 export const payloadColumns = {
@@ -150,37 +148,8 @@ function jsonBytes(text: string): number {
   return Buffer.byteLength(JSON.stringify(text)) - 2;
 }
 
-/** Reads jobs without Prisma, where reads must be cheap. */
-export const jobRowReader: RowReader = createRowReader({
+export const jobRows: RowReader = createRowReader({
   model: 'Job',
   from: 'jobs r join namespaces n on n.id = r.namespace_id',
-  relations: { namespace: { model: 'Namespace', alias: 'n' } },
-  customFields: {
-    attempts: {
-      select: runtimeColumns.attempts,
-      // An array with at most one element, which holds both times.
-      sql: `array(select array[a.started_at, a.exited_at] from job_attempts a
-        where a.job_id = r.id and a.ended_at is null order by a.number desc limit 1)`,
-      read: (open: [Date | null, Date | null][]) =>
-        open.map(([startedAt, exitedAt]) => ({ startedAt, exitedAt })),
-    },
-    repository: {
-      select: repositoryColumns.repository,
-      sql: `(select json_build_array(p.id, p.namespace_id, p.visibility, p.name, o.name)
-        from repositories p join namespaces o on o.id = p.namespace_id where p.id = r.repository_id)`,
-      read: ([id, namespaceId, visibility, name, owner]: [
-        id: string,
-        namespaceId: string,
-        visibility: Visibility,
-        name: string,
-        owner: string,
-      ]): JobWithRepository['repository'] => ({
-        id,
-        namespaceId,
-        visibility,
-        name,
-        namespace: { name: owner },
-      }),
-    },
-  },
+  joined: { namespace: 'n' },
 });

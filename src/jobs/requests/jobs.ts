@@ -50,7 +50,7 @@ import { throwIfOverBudget } from '../record/budgets.ts';
 import { auditCancelled, cancelLockedJobs } from '../record/cancel.ts';
 import { demandIdentity, toJobIdentity } from '../record/identity.ts';
 import type { MatrixValue } from '../record/matrix-values.ts';
-import { jobRowReader } from '../record/payload.ts';
+import { jobRows } from '../record/payload.ts';
 import type { SecretBox } from '../record/secrets.ts';
 import {
   addEvents,
@@ -199,18 +199,19 @@ export async function insertJob<S extends Select>(
   const { namespace, request } = newJob;
   const { needs, array } = request;
   const job = { job: await prepareJob(services, viewer, newJob), needs, array };
-  const columns = jobRowReader.columns(select);
   const insert = () => {
-    if (columns) {
-      const insertOn = (on: Queryable) => insertAndRead(services, on, { namespace, job }, columns);
-      return isOneStatement(services, { namespace, job })
-        ? retryConflicts(() => insertOn(services.pool))
-        : inPoolTransaction(services.pool, insertOn);
-    }
-    return inTransaction(services.db, async (tx) => {
-      const [[first] = []] = await insertJobs(services, tx, { namespace, jobs: [job] });
-      return tx.job.findUniqueOrThrow({ where: { id: first?.id ?? '' }, select });
-    });
+    // The statement that inserts a job does not see the labels and needs that it inserts.
+    if ('labels' in select || 'needs' in select)
+      return inPoolTransaction(services.pool, async (tx) => {
+        const [[first] = []] = await insertJobs(services, tx, { namespace, jobs: [job] });
+        const [row] = await jobRows.statement(select, {}, 'where r.id = $1').read(tx, [first?.id]);
+        return row;
+      });
+    const insertOn = (on: Queryable) =>
+      insertAndRead(services, on, { namespace, job }, jobRows.columns(select));
+    return isOneStatement(services, { namespace, job })
+      ? retryConflicts(() => insertOn(services.pool))
+      : inPoolTransaction(services.pool, insertOn);
   };
   const row = await insert().catch((error) => throwInsertError(services, newJob, error));
   return row as unknown as Row<S>;
@@ -353,24 +354,16 @@ export async function getJob<S extends Select>(
 }
 
 async function readJob<S extends Select>(
-  { db, pool }: { db: Db; pool: pg.Pool },
+  { pool }: { pool: pg.Pool },
   key: JobKey,
   select: S,
 ): Promise<(Row<S> & AccessRow) | null> {
   const namespace = key.namespace.toLowerCase();
   if (!isPossibleNamespaceName(namespace)) return null;
   const condition = 'where n.name = $1 and r.name = $2';
-  const statement = jobRowReader.statement(select, accessColumns, condition);
-  if (statement) {
-    const [row] = await statement.read(pool, [namespace, key.name]);
-    return (row ?? null) as (Row<S> & AccessRow) | null;
-  }
-  const row = await db.job.findFirst({
-    where: { name: key.name, namespace: { name: namespace } },
-    select: { ...select, ...accessColumns },
-    relationLoadStrategy: 'join',
-  });
-  return row as unknown as (Row<S> & AccessRow) | null;
+  const statement = jobRows.statement(select, accessColumns, condition);
+  const [row] = await statement.read(pool, [namespace, key.name]);
+  return (row ?? null) as (Row<S> & AccessRow) | null;
 }
 
 /** Reads a job by its id; null if it does not exist or the viewer may not see it. */

@@ -17,7 +17,7 @@ import {
   toOffset,
 } from '../../platform/database/paging.ts';
 import { type TablePart, unionPage } from '../../platform/database/union-page.ts';
-import { jobRowReader } from '../record/payload.ts';
+import { jobRows } from '../record/payload.ts';
 import { visibleCountsSql, visibleSql } from '../record/visibility.ts';
 import { buildConditions, type Filter } from './filter.ts';
 
@@ -69,7 +69,7 @@ export async function listJobsByCursor<S extends Select>(
   else if (selectedStatuses)
     where.push(Prisma.sql`r.status = any(${[...selectedStatuses]}::"JobStatus"[])`);
   return unionPage<Row<S>>(
-    { pool: services.pool, rows: jobRowReader, prisma: services.db.job },
+    { pool: services.pool, rows: jobRows },
     { ...SORTINGS[sort], name: sort, order },
     range,
     {
@@ -139,7 +139,7 @@ const SORTINGS = {
 
 /** Lists the jobs of a namespace by page number. @throws AppError 400, 401, 403, 404 */
 export async function listJobsByPage<S extends Select>(
-  { db, pool }: Deps,
+  { pool }: Deps,
   viewer: Viewer,
   { namespace, page, perPage, sort, order, status }: PageListInput,
   select: S,
@@ -152,7 +152,6 @@ export async function listJobsByPage<S extends Select>(
   const filter = status ? sql`r.status = ${status}::"JobStatus"` : sql`true`;
   // The query returns only visible jobs, so access to the namespace can be checked after it.
   const where = sql`${visibleSql(viewer)} and ${filter}`;
-  const table = { pool, rows: jobRowReader, prisma: db.job };
   const query = {
     from: 'jobs',
     namespace,
@@ -161,7 +160,12 @@ export async function listJobsByPage<S extends Select>(
     counted: countsFor(viewer, status ? [status] : null),
     select,
   };
-  const found = await offsetPage<Row<S>>(table, { ...SORTINGS[sort], order }, request, query);
+  const found = await offsetPage<Row<S>>(
+    { pool, rows: jobRows },
+    { ...SORTINGS[sort], order },
+    request,
+    query,
+  );
   if (!found) throw notFound('Namespace', namespace);
   demand(viewer, 'job.read', anyTargetIn(viewer, found.namespaceId));
   return { ...request, nodes: found.nodes, total: found.total };

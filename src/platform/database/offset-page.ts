@@ -11,8 +11,8 @@ import { inPoolTransaction } from './client.ts';
 import { type Sorting, toColumnName } from './keyset.ts';
 import { buildTotalSql, type CountedList } from './list-counts.ts';
 import { type OffsetPageRequest, toOffset } from './paging.ts';
-import { queryRowArrays, type RowColumns, statementNameFor } from './rows.ts';
-import { type PagedTable, readByIds } from './union-page.ts';
+import { queryRowArrays, statementNameFor } from './rows.ts';
+import type { PagedTable } from './union-page.ts';
 
 const { sql, raw } = Prisma;
 
@@ -54,15 +54,13 @@ export async function offsetPage<Row>(
 }
 
 async function readInOneStatement<Row>(
-  { pool, rows, prisma }: PagedTable,
+  { pool, rows }: PagedTable,
   { column, order, nullable, unique }: PageOrder,
   request: OffsetPageRequest,
   { from, namespace, where, counted, select }: OffsetPageQuery,
 ): Promise<NamespacePage<Row> | null> {
   const { skip, take } = toOffset(request);
-  // Null if Prisma must read the rows. Then this statement reads their ids, for which there are always columns.
   const columns = rows.columns(select);
-  const readColumns = columns ?? (rows.columns(ID) as RowColumns);
   const table = raw(from);
   const byColumn = `r.${toColumnName(column)} ${order}${nullable ? ' nulls last' : ''}`;
   // The id makes the order total, so that pages never overlap.
@@ -71,7 +69,7 @@ async function readInOneStatement<Row>(
     ? buildTotalSql(counted, sql`array[n.id]`)
     : sql`select count(*) as total from ${table} r where r.namespace_id = n.id and ${where}`;
   const { text, values } = sql`
-    select n.id, t.total, r.id, ${raw(readColumns.sql)}
+    select n.id, t.total, r.id, ${raw(columns.sql)}
       from namespaces n
       cross join lateral (${total}) t
       left join lateral (
@@ -85,39 +83,30 @@ async function readInOneStatement<Row>(
   if (!firstRow) return null;
   const [namespaceId, totalText] = firstRow as [string, string];
   // An empty page is one row without an id.
-  const pageRows = resultRows.flatMap(([, , id, ...rowValues]) =>
-    id === null ? [] : readColumns.toRow(rowValues),
+  const nodes = resultRows.flatMap(([, , id, ...rowValues]) =>
+    id === null ? [] : columns.toRow(rowValues),
   );
-  let nodes: object[] = pageRows;
-  if (!columns) {
-    const ids = pageRows.map((row) => (row as { id: string }).id);
-    const byId = await readByIds(prisma, ids, select);
-    nodes = ids.flatMap((id) => byId.get(id) ?? []);
-  }
   return { namespaceId, total: Number(totalText), nodes: nodes as Row[] };
 }
 
-const ID = { id: true };
-
 /**
- * Reads total and keys of the page in one snapshot, so that they agree. Rows that Prisma must read are read after it; rows
- * that were deleted meanwhile are missing. The statements have no name, because the best plan depends on their values.
+ * Reads total and keys of the page in one snapshot, so that they agree. The statements have no name, because the best plan
+ * depends on their values.
  */
 async function readFromNearerEnd<Row>(
-  { pool, rows, prisma }: PagedTable,
+  { pool, rows }: PagedTable,
   order: PageOrder,
   request: OffsetPageRequest,
   query: OffsetPageQuery,
 ): Promise<NamespacePage<Row> | null> {
   const { namespace, select } = query;
   const key = order.unique ? order.column : 'id';
-  // Null if Prisma must read the rows.
   const rowStatement = rows.statement(
     select,
     { [key]: true },
     `where r.namespace_id = $1 and r.${toColumnName(key)} = any($2)`,
   );
-  const result = await inPoolTransaction(pool, async (client) => {
+  return inPoolTransaction(pool, async (client) => {
     await client.query('set transaction isolation level repeatable read, read only');
     const [found] = await runSql<{ id: string }>(
       client,
@@ -130,20 +119,13 @@ async function readFromNearerEnd<Row>(
       order,
       query,
     });
-    const pageRows = await rowStatement?.read(client, [id, keys]);
-    return { namespaceId: id, total: counts.total, keys, pageRows };
+    const pageRows = await rowStatement.read(client, [id, keys]);
+    const byKey = new Map(
+      pageRows.map((row) => [(row as Record<string, unknown>)[key], row as Row]),
+    );
+    const nodes = keys.flatMap((value) => byKey.get(value) ?? []);
+    return { namespaceId: id, total: counts.total, nodes };
   });
-  if (!result) return null;
-  const { namespaceId, total, keys } = result;
-  const pageRows =
-    result.pageRows ??
-    (await prisma.findMany({
-      where: { namespaceId, [key]: { in: keys } },
-      select: { ...select, [key]: true },
-      relationLoadStrategy: 'join',
-    }));
-  const byKey = new Map(pageRows.map((row) => [(row as Record<string, unknown>)[key], row as Row]));
-  return { namespaceId, total, nodes: keys.flatMap((value) => byKey.get(value) ?? []) };
 }
 
 /** `withValue`: the number of rows with a value in the sort column. */

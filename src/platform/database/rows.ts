@@ -1,33 +1,23 @@
 /**
- * Reads the rows of a Prisma `select` by one prepared statement with `pg`.
+ * Compiles a Prisma `select` to SQL, and reads its rows by one prepared statement with `pg`.
  *
- * The most frequent reads use this module, because Prisma's client takes a quarter of the CPU of a REST read of one row. It
- * supports columns, relations to one row, and fields with SQL of their own. For any other `select`, it returns null and the
- * caller uses Prisma.
+ * Lists and the most frequent lookups use this module, because Prisma's client takes a quarter of the CPU of a REST read of one
+ * row, and the SQL that Prisma generates for a page reads the whole list. A relation is a subquery that returns JSON.
  */
-import { isDeepStrictEqual } from 'node:util';
 import { LRUCache } from 'lru-cache';
-import type pg from 'pg';
+import pg from 'pg';
 import { Prisma } from '../../../prisma/generated/client.ts';
 import { getDatamodel } from '../../../prisma/generated/pothos.ts';
 import { toColumnName } from './keyset.ts';
 import { createStatementNamer, type Queryable } from './statement.ts';
 
-/** How a model is read. In SQL its row is called `r`, and the row of a relation has the name `alias`. */
+/** How a model is read. In SQL its row is called `r`. */
 type RowSource = {
   model: Prisma.ModelName;
   /** SQL after `from`: the table and its joins. */
   from: string;
-  /** Relations to one row. An optional relation is absent if its `id` is null. */
-  relations?: Record<
-    string,
-    { model: Prisma.ModelName; alias: string; optional?: boolean } & CustomFields
-  >;
-} & CustomFields;
-
-/** Fields that are not columns. A field whose selection equals `select` is read by `sql`. */
-type CustomFields = {
-  customFields?: Record<string, { select: object; sql: string; read?: Read }>;
+  /** Aliases of relations to one row that are joined in `from`. */
+  joined?: Record<string, string>;
 };
 
 type RowStatement<Row = object> = {
@@ -35,29 +25,20 @@ type RowStatement<Row = object> = {
   read(queryable: Queryable, values: unknown[]): Promise<Row[]>;
 };
 
-/** Converts a value of `pg` to the value of Prisma. */
-type Read = (value: never) => unknown;
-type Column = {
-  /** Path of the value in the row, such as `['namespace', 'name']`. */
-  path: readonly [string] | readonly [string, string];
-  sql: string;
-  read?: Read;
-};
-
 /** Columns for a hand-written statement: SQL after `select`, and the conversion of its values to a row. */
 export type RowColumns = { sql: string; toRow(values: readonly unknown[]): object };
 
+/** The functions throw if `select` is not supported. `test/api/rows.test.ts` checks that the schema has no such `select`. */
 export type RowReader = {
   /** SQL after `from` that these columns need; the row is `r`. */
   from: string;
-  /** Columns for a hand-written statement in which the row is `r`; null if Prisma must read this `select`. */
-  columns(select: object): RowColumns | null;
+  /** Columns for a hand-written statement in which the row is `r`. */
+  columns(select: object): RowColumns;
   /**
    * @param columns additional columns, which must be the same in all calls with the same `ending`
    * @param ending SQL after `from`. It must not contain user input, because each text is prepared and kept
-   * @returns null if Prisma must read this `select`
    */
-  statement(select: object, columns: object, ending: string): RowStatement | null;
+  statement(select: object, columns: object, ending: string): RowStatement;
 };
 
 /** A server uses few different `select`s. If clients send more of them, their statements get no name. */
@@ -66,7 +47,7 @@ const MAX_STATEMENTS = 300;
 export function createRowReader(source: RowSource): RowReader {
   const statement = cacheBySelect((select: object, columns: object, ending: string) => {
     const compiled = compileColumns(source, { ...columns, ...select });
-    return compiled && prepare(compiled, `select ${compiled.sql} from ${source.from} ${ending}`);
+    return prepare(compiled, `select ${compiled.sql} from ${source.from} ${ending}`);
   });
   const columns = cacheBySelect((select: object) => compileColumns(source, select));
   return { from: source.from, columns: (select) => columns(select, {}, ''), statement };
@@ -115,94 +96,174 @@ export const statementNameFor = createStatementNamer('rows.', MAX_STATEMENTS);
 export const SELECTED: unique symbol = Symbol('select');
 
 type Row = Record<string | symbol, unknown>;
+type Selection = {
+  select?: object;
+  where?: object;
+  orderBy?: Record<string, 'asc' | 'desc'>;
+  take?: number;
+};
 
-/** @returns null if the `select` has a field that is not supported */
-function compileColumns(source: RowSource, select: object): RowColumns | null {
-  const columns = listColumns(source, select);
-  if (!columns) return null;
-  const relations = Object.entries(source.relations ?? {});
-  const optional = relations.flatMap(([field, { optional }]) => (optional ? field : []));
+/** A field of a row: its SQL, and the conversion of a value that is not null to the value of Prisma. */
+type Field = { name: string; sql: string; read?: (value: never) => unknown };
+
+function compileColumns({ model, joined = {} }: RowSource, select: object): RowColumns {
+  const fields = Object.entries(select).map(([name, selected]): Field => {
+    const alias = joined[name];
+    return alias
+      ? compileObject(name, compileFields(fieldOf(model, name).type, alias, selected.select))
+      : compileField(model, 'r', name, selected);
+  });
   return {
-    sql: columns.map(({ sql }) => sql).join(', '),
-    toRow: (values) => toRow(select, columns, values, optional),
+    sql: fields.map(({ sql }) => sql).join(', '),
+    toRow: (values) => toRow(fields, values, { [SELECTED]: select }),
   };
 }
 
-function toRow(
-  select: object,
-  columns: readonly Column[],
-  values: readonly unknown[],
-  optional: string[],
-): object {
-  const row: Row = { [SELECTED]: select };
-  for (let i = 0; i < columns.length; i++) {
-    const { path, read } = columns[i] as Column;
+function toRow(fields: readonly Field[], values: readonly unknown[], row: Row = {}): Row {
+  for (let i = 0; i < fields.length; i++) {
+    const { name, read } = fields[i] as Field;
     const value = values[i];
-    const [field, inner] = path;
-    const converted = read && value !== null ? read(value as never) : value;
-    if (inner === undefined) row[field] = converted;
-    else {
-      row[field] ??= {};
-      (row[field] as Row)[inner] = converted;
-    }
+    row[name] = read && value !== null ? read(value as never) : value;
   }
-  for (const field of optional) if ((row[field] as Row | undefined)?.id === null) row[field] = null;
   return row;
 }
 
-function listColumns(source: RowSource, select: object): Column[] | null {
-  const columns: Column[] = [];
-  for (const [field, selected] of Object.entries(select)) {
-    const relation = source.relations?.[field];
-    if (!relation) {
-      const column = findColumn(source, 'r', [field], field, selected);
-      if (!column) return null;
-      columns.push(column);
-      continue;
-    }
-    if (typeof selected !== 'object' || Object.keys(selected).join() !== 'select') return null;
-    const inner = relation.optional ? { id: true, ...selected.select } : selected.select;
-    for (const [name, selectedInner] of Object.entries(inner)) {
-      const column = findColumn(relation, relation.alias, [field, name], name, selectedInner);
-      if (!column) return null;
-      columns.push(column);
-    }
-  }
-  return columns;
+/** @param select default: all columns */
+function compileFields(model: string, alias: string, select?: object): Field[] {
+  if (select)
+    return Object.entries(select).map(([name, value]) => compileField(model, alias, name, value));
+  const columns = fieldsOf(model).filter(({ kind }) => kind !== 'object');
+  return columns.map((column) => compileColumn(column, alias));
 }
 
-function findColumn(
-  { model, customFields }: { model: Prisma.ModelName } & CustomFields,
+function compileField(
+  model: string,
   alias: string,
-  path: Column['path'],
-  field: string,
-  selected: unknown,
-): Column | null {
-  const custom = customFields?.[field];
-  if (custom && isDeepStrictEqual(custom.select, selected))
-    return { path, sql: custom.sql, read: custom.read };
-  const read = selected === true ? findConverter(model, field) : null;
-  return (
-    read && {
-      path,
-      sql: `${alias}.${toColumnName(field)}`,
-      read: read === unchanged ? undefined : read,
-    }
-  );
+  name: string,
+  selected: true | Selection,
+): Field {
+  if (name === '_count') return compileCounts(model, alias, selected as Selection);
+  const field = fieldOf(model, name);
+  if (field.kind !== 'object') return compileColumn(field, alias);
+  const { select, take, ...range } = selected === true ? {} : selected;
+  const inner = `${alias}_${toColumnName(name)}`;
+  const row = compileObject(name, compileFields(field.type, inner, select));
+  const limit = take === undefined ? '' : ` limit ${Number(take)}`;
+  const rows = `select ${row.sql} ${compileRange(model, alias, field, range)}${limit}`;
+  if (!field.isList) return { ...row, sql: `(${rows})` };
+  return {
+    name,
+    sql: `to_json(array(${rows}))`,
+    read: (list: never[]) => list.map((values) => row.read(values)),
+  };
 }
 
-const unchanged: Read = (value) => value;
-
-/** @returns null for fields that are not supported */
-function findConverter(model: Prisma.ModelName, name: string): Read | null {
-  const field = models[model]?.fields.find((candidate) => candidate.name === name);
-  if (!field || field.kind === 'object' || (field.isList && field.type !== 'String')) return null;
-  if (field.type === 'BigInt') return (value: string) => BigInt(value);
-  if (field.type === 'Decimal') return (value: string) => new Prisma.Decimal(value);
-  return field.type === 'Bytes' ? null : unchanged;
+/** An object is an array of its values in JSON. */
+function compileObject(name: string, fields: Field[]) {
+  return {
+    name,
+    sql: `json_build_array(${fields.map(({ sql }) => sql).join(', ')})`,
+    read: (values: readonly unknown[]) => toRow(fields, values),
+  };
 }
 
-type Field = { name: string; kind: string; type: string; isList: boolean };
-const { models } = getDatamodel().datamodel as unknown as {
-  models: Partial<Record<Prisma.ModelName, { fields: Field[] }>>;
+function compileCounts(model: string, alias: string, { select = {} }: Selection): Field {
+  const counts = Object.entries(select).map(([name, selected]): Field => {
+    const range = compileRange(model, alias, fieldOf(model, name), selected);
+    return { name, sql: `(select count(*) ${range})` };
+  });
+  return compileObject('_count', counts);
+}
+
+/** The rows of a relation of the row `alias`: SQL from `from` on. */
+function compileRange(
+  model: string,
+  alias: string,
+  relation: DataField,
+  { where = {}, orderBy = {}, ...rest }: Selection,
+): string {
+  if (Object.keys(rest).length > 0) throw unsupported(model, relation.name);
+  const table = TABLES[relation.type as Prisma.ModelName];
+  if (!table) throw unsupported(model, relation.name);
+  const inner = `${alias}_${toColumnName(relation.name)}`;
+  // One of both sides has the foreign key, which refers to the id of the other.
+  const [key] = relation.relationFromFields ?? [];
+  const conditions = [
+    key
+      ? `${inner}.id = ${alias}.${toColumnName(key)}`
+      : `${inner}.${toColumnName(foreignKeyOf(relation))} = ${alias}.id`,
+  ];
+  for (const [name, condition] of Object.entries(where))
+    conditions.push(`${inner}.${toColumnName(name)} ${compileCondition(condition)}`);
+  const order = Object.entries(orderBy).map(([name, to]) => `${inner}.${toColumnName(name)} ${to}`);
+  const orderSql = order.length > 0 ? ` order by ${order.join(', ')}` : '';
+  return `from ${table} ${inner} where ${conditions.join(' and ')}${orderSql}`;
+}
+
+function compileCondition(condition: null | { in: string[] }): string {
+  return condition === null
+    ? 'is null'
+    : `in (${condition.in.map((value) => pg.escapeLiteral(value)).join(', ')})`;
+}
+
+function compileColumn({ name, type, isList }: DataField, alias: string): Field {
+  const column = `${alias}.${toColumnName(name)}`;
+  // Values of a relation come from JSON.
+  const isJson = alias !== 'r';
+  if (isList && type !== 'String') throw unsupported(alias, name);
+  if (type === 'BigInt')
+    return { name, sql: `${column}::text`, read: (text: string) => BigInt(text) };
+  if (type === 'Decimal')
+    return { name, sql: `${column}::text`, read: (text: string) => new Prisma.Decimal(text) };
+  if (type === 'DateTime' && isJson)
+    return { name, sql: column, read: (text: string) => new Date(text) };
+  if (type === 'Bytes' && isJson) throw unsupported(alias, name);
+  return { name, sql: column };
+}
+
+function unsupported(model: string, name: string): Error {
+  return new Error(`rows: ${model}.${name} cannot be selected in this form`);
+}
+
+/** Tables of the models that are relations of rows. */
+const TABLES: Partial<Record<Prisma.ModelName, string>> = {
+  JobArray: 'job_arrays',
+  JobAttempt: 'job_attempts',
+  JobLabel: 'job_labels',
+  JobNeed: 'job_needs',
+  Member: 'members',
+  Namespace: 'namespaces',
+  Repository: 'repositories',
+  User: 'users',
 };
+
+type DataField = {
+  name: string;
+  kind: string;
+  type: string;
+  isList: boolean;
+  relationName?: string;
+  relationFromFields?: string[];
+};
+const { models } = getDatamodel().datamodel as unknown as {
+  models: Record<string, { fields: DataField[] }>;
+};
+
+function fieldsOf(model: string): DataField[] {
+  return models[model]?.fields ?? [];
+}
+
+function fieldOf(model: string, name: string): DataField {
+  const field = fieldsOf(model).find((candidate) => candidate.name === name);
+  if (!field) throw unsupported(model, name);
+  return field;
+}
+
+function foreignKeyOf({ type, name, relationName }: DataField): string {
+  const opposite = fieldsOf(type).find(
+    (field) => field.relationName === relationName && field.relationFromFields?.[0],
+  );
+  const key = opposite?.relationFromFields?.[0];
+  if (!key) throw unsupported(type, name);
+  return key;
+}

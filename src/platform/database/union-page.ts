@@ -9,8 +9,8 @@ import type pg from 'pg';
 import { Prisma } from '../../../prisma/generated/client.ts';
 import { buildPageSql, type Sorting, toColumnName, toCursorPage } from './keyset.ts';
 import { buildTotalSql, type CountedList } from './list-counts.ts';
-import { type CursorPage, type CursorPageRequest, type PageItem, replaceNode } from './paging.ts';
-import { queryRowArrays, type RowColumns, type RowReader, statementNameFor } from './rows.ts';
+import { type CursorPage, type CursorPageRequest, replaceNode } from './paging.ts';
+import { queryRowArrays, type RowReader, statementNameFor } from './rows.ts';
 
 /** A column that divides the table into parts. Conditions can refer to its value as `<alias>.id`. */
 export type TablePart = { alias: string; column: string; type: string; values: readonly string[] };
@@ -36,13 +36,11 @@ type UnionPageQuery = {
 export type PagedTable = {
   pool: pg.Pool;
   rows: RowReader;
-  /** Reads a `select` that `rows` does not support. */
-  prisma: { findMany(query: object): PromiseLike<object[]> };
 };
 
 /** @throws AppError 400 if `first` is out of range or the cursor is invalid */
 export async function unionPage<Row>(
-  { pool, rows, prisma }: PagedTable,
+  { pool, rows }: PagedTable,
   sorting: Sorting,
   range: CursorPageRequest,
   { from, parts, join: joined = Prisma.empty, where, isFiltered, counted, select }: UnionPageQuery,
@@ -64,12 +62,10 @@ export async function unionPage<Row>(
   );
   const sum = counted && buildTotalSql(counted, sql`${[...counted.namespaceIds]}::text[]`);
   const columns = rows.columns(select);
-  // If Prisma must read the rows, this statement reads their ids, for which there are always columns.
-  const readColumns = columns ?? (rows.columns(ID) as RowColumns);
   // Whole rows are read only for the page, by their ids.
   const { text, values } = sql`
     select ${raw(page.columns.map((name) => `p."${name}"`).join(', '))},
-        ${sum ? sql`(select t.total from (${sum}) t)` : sql`null`}, ${raw(readColumns.sql)}
+        ${sum ? sql`(select t.total from (${sum}) t)` : sql`null`}, ${raw(columns.sql)}
       from (select p.* from ${sources} cross join lateral (${join(branches, ' union all ')}) p
         order by ${page.orderRead} limit ${raw(String(page.take))}) p
       join (${raw(rows.from)}) on r.id = p.id
@@ -80,7 +76,7 @@ export async function unionPage<Row>(
   const cursorWidth = page.columns.length;
   const foundRows = resultRows.map((row) => {
     // The columns of the statement: cursor, total, row.
-    const foundRow: FoundRow = { node: readColumns.toRow(row.slice(cursorWidth + 1)) };
+    const foundRow: FoundRow = { node: columns.toRow(row.slice(cursorWidth + 1)) };
     for (const [i, column] of page.columns.entries()) foundRow[column] = row[i];
     return foundRow;
   });
@@ -101,44 +97,11 @@ export async function unionPage<Row>(
     total == null ? count : () => Number(total),
   );
   const items = slice.items.map((item) => replaceNode(item, item.node.node as Row));
-  return { ...slice, items: columns ? items : await readWithPrisma(prisma, items, select) };
+  return { ...slice, items };
 }
 
 /** A row as `node`, beside the columns of its cursor under their names. */
 type FoundRow = Record<string, unknown> & { node: object };
-
-const ID = { id: true };
-
-async function readWithPrisma<Row>(
-  prisma: PagedTable['prisma'],
-  items: readonly PageItem<Row>[],
-  select: object,
-): Promise<PageItem<Row>[]> {
-  const idOf = (row: Row) => (row as { id: string }).id;
-  const byId = await readByIds(
-    prisma,
-    items.map(({ node }) => idOf(node)),
-    select,
-  );
-  return items.flatMap((item) => {
-    const row = byId.get(idOf(item.node));
-    return row ? [replaceNode(item, row as Row)] : [];
-  });
-}
-
-/** Reads rows by their ids with Prisma. Rows that were deleted meanwhile are missing. */
-export async function readByIds(
-  prisma: PagedTable['prisma'],
-  ids: readonly string[],
-  select: object,
-): Promise<Map<string, object>> {
-  const rows = await prisma.findMany({
-    where: { id: { in: [...ids] } },
-    select: { ...select, id: true },
-    relationLoadStrategy: 'join',
-  });
-  return new Map(rows.map((row) => [(row as { id: string }).id, row]));
-}
 
 /** A single value is a constant, so that the planner knows its frequency. */
 function partSource({ alias, type, values }: TablePart): Prisma.Sql {
