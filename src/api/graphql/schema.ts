@@ -2,7 +2,6 @@
 import type { GraphQLSchema } from 'graphql';
 import { builder } from '../../platform/schema/builder.ts';
 import type { Context } from '../../platform/schema/context.ts';
-import { readRowsDirectly } from '../../platform/schema/loaded-rows.ts';
 
 import '../../identity/graphql/namespaces.ts';
 import '../../identity/graphql/accounts.ts';
@@ -58,4 +57,4 @@ function requireDiskSpace(schema: GraphQLSchema): GraphQLSchema {
   return schema;
 }
 
-export const schema = readRowsDirectly(requireDiskSpace(builder.toSchema()));
+export const schema = requireDiskSpace(builder.toSchema());

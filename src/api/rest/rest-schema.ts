@@ -46,7 +46,7 @@ type Field = GraphQLFieldConfig<unknown, unknown>;
  * Without a resolver, compiled code reads the property directly, which is faster. Only for non-null fields: the rows of
  * stored operations contain all selected columns, and a missing one must fail rather than become null.
  */
-function withoutPropertyResolver(field: Field, name: string): Field {
-  const isProperty = rowAccessOf(field).shownProperty === name && isNonNullType(field.type);
+function withoutPropertyResolver(field: Field): Field {
+  const isProperty = rowAccessOf(field).isProperty && isNonNullType(field.type);
   return isProperty ? { ...field, resolve: undefined } : field;
 }

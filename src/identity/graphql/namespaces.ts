@@ -133,6 +133,7 @@ export const Namespace = builder.prismaNode('Namespace', {
       type: Role,
       nullable: true,
       description: 'The role of the viewer in the namespace; null without a role.',
+      select: { id: true },
       resolve: ({ id }, _args, { viewer }) => accounts.viewerRole(viewer, id),
     }),
     createdAt: t.expose('createdAt', {

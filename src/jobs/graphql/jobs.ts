@@ -83,8 +83,10 @@ export const Job = builder.prismaNode('Job', {
       description:
         'The commit that runs: the tip of the branch when the job was created, or the snapshot.',
     }),
-    snapshot: t.exposeString('snapshotId', {
+    snapshot: t.string({
       nullable: true,
+      select: { snapshotId: true },
+      resolve: ({ snapshotId }) => snapshotId,
       description:
         'The id of the snapshot that runs: a working directory that was pushed without a branch. Null for a branch.',
     }),
@@ -235,11 +237,15 @@ export const Job = builder.prismaNode('Job', {
       resolve: ({ id, secrets }, _args, { services }) =>
         secrets === null ? [] : Object.keys(services.secretBox.open(id, secrets)),
     }),
-    storedSecretNames: t.exposeStringList('secretNames', {
+    storedSecretNames: t.stringList({
+      select: { secretNames: true },
+      resolve: ({ secretNames }) => secretNames,
       description:
         'The names of the secrets of the repository or namespace that each attempt gets: `secretNames` of `createJob`.',
     }),
-    storedVariableNames: t.exposeStringList('variableNames', {
+    storedVariableNames: t.stringList({
+      select: { variableNames: true },
+      resolve: ({ variableNames }) => variableNames,
       description:
         'The names of the variables of the repository or namespace that each attempt gets: `variableNames` of `createJob`.',
     }),
@@ -331,6 +337,7 @@ export const Job = builder.prismaNode('Job', {
         attempt: t.arg.int({ description: 'The number of the attempt. By default the last one.' }),
         since: t.arg({ type: 'DateTime', description: 'Only samples after this time.' }),
       },
+      select: { id: true },
       resolve: ({ id }, args, { services }) => readUsagePoints(services, id, args),
     }),
     attempts: t.field({

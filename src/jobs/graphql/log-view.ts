@@ -89,6 +89,7 @@ builder.prismaObjectFields(Job, (t) => ({
       last: t.arg.int({ description: 'The number of entries, backwards: 1 to 1000.' }),
       before: t.arg({ type: 'SafeInt', description: 'Only entries before this `seq`.' }),
     },
+    select: { id: true },
     resolve: ({ id }, args, { services, allowance }, info) =>
       readWindow(services, id, args, allowance(info)),
   }),
@@ -130,6 +131,7 @@ builder.prismaObjectFields(Job, (t) => ({
         description: 'The number of lines before and after each match: 0 to 10.',
       }),
     },
+    select: { id: true },
     resolve: ({ id }, args, { services, viewer, signal, allowance }, info) =>
       services.reads.search(searchQueueKey(viewer), signal, () =>
         searchLog(services, id, args, allowance(info), signal),

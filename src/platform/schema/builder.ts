@@ -18,6 +18,7 @@ import { nodeTypeOf } from '../../base/ids.ts';
 import { formatMoney } from '../../base/money.ts';
 import { isDay, parseTime } from '../database/times.ts';
 import type { Context } from './context.ts';
+import './loaded-rows.ts';
 
 export const builder = new SchemaBuilder<{
   Context: Context;
@@ -33,7 +34,7 @@ export const builder = new SchemaBuilder<{
   };
 }>({
   defaultFieldNullability: false,
-  plugins: [RelayPlugin, PrismaPlugin, ComplexityPlugin],
+  plugins: ['loadedRows', RelayPlugin, PrismaPlugin, ComplexityPlugin],
   // Only declares the cost of each field. `api/graphql/limits.ts` adds the costs, once per operation and not for REST.
   complexity: { disabled: true, defaultComplexity: 1, defaultListMultiplier: 10 },
   prisma: {

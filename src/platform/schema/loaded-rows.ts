@@ -1,73 +1,88 @@
 /**
- * Makes fields of rows read the row directly.
+ * A Pothos plugin that makes fields of rows read the row directly.
  *
  * Pothos wraps each field of a row in a resolver that checks by path whether the row was loaded with the columns of the
  * field. Checking the row itself costs far less: without this file a list costs 1.7 times the CPU over REST, and 1.5 times over GraphQL.
- * If the row lacks a column, Pothos's resolver still loads it. `pothosPrismaSelect` and `pothosOriginalResolve` are extensions that
- * Pothos sets for its own plugins; it has no option for this.
+ * If the row lacks a column, Pothos's resolver still loads it.
  */
 import { isDeepStrictEqual } from 'node:util';
-import {
-  defaultFieldResolver,
-  type GraphQLField,
-  type GraphQLObjectType,
-  type GraphQLSchema,
-  isObjectType,
-} from 'graphql';
+import SchemaBuilder, {
+  BasePlugin,
+  type PothosOutputFieldConfig,
+  type SchemaTypes,
+} from '@pothos/core';
+import { defaultFieldResolver, type GraphQLFieldResolver } from 'graphql';
 import { SELECTED } from '../database/rows.ts';
 
+declare global {
+  export namespace PothosSchemaTypes {
+    export interface Plugins<Types extends SchemaTypes> {
+      loadedRows: LoadedRowsPlugin<Types>;
+    }
+  }
+}
+
 type Row = Record<string, unknown> & { [SELECTED]?: object };
-type Field = GraphQLField<Row, unknown>;
-type Resolve = NonNullable<Field['resolve']>;
 
 /** Facts about a field, stored in its `extensions`. */
 type RowAccess = {
-  /** The property of the row that the field returns. */
-  shownProperty?: string;
-  /** Whether the field does not depend on Pothos's query plan. */
-  looksAtRow?: boolean;
+  /** Whether the field returns the property of its name. */
+  isProperty?: boolean;
+  /** Whether the field depends on Pothos's query plan. Others find their data in the row, however the row was read. */
+  needsPlan?: boolean;
 };
-
-/** Modifies the given schema. */
-export function readRowsDirectly(schema: GraphQLSchema): GraphQLSchema {
-  for (const type of Object.values(schema.getTypeMap()))
-    if (isObjectType(type))
-      for (const field of Object.values(type.getFields())) lookAtRow(field, type);
-  return schema;
-}
 
 export function rowAccessOf({ extensions }: { extensions?: object | null }): RowAccess {
   return (extensions ?? {}) as RowAccess;
 }
 
-/** Whether the field finds its data in the row, however the row was read. */
-export function needsNoPlan(field: GraphQLField<unknown, unknown>): boolean {
-  return !field.extensions.pothosPrismaSelect || rowAccessOf(field).looksAtRow === true;
-}
-
-function lookAtRow(field: Field, type: GraphQLObjectType): void {
-  const { pothosExposedField: exposed, pothosPrismaSelect: select } = field.extensions;
-  const original = field.extensions.pothosOriginalResolve as Resolve | undefined;
-  const { resolve = defaultFieldResolver } = field;
-  const isNodeId = field.name === 'id' && type.getInterfaces().some(({ name }) => name === 'Node');
-  const property = isNodeId ? 'id' : exposed;
-  if (typeof property === 'string') {
-    addExtensions(field, { shownProperty: property, looksAtRow: true });
-    field.resolve = (row, args, context, info) => {
-      const value = row[property];
-      return value === undefined ? resolve(row, args, context, info) : value;
-    };
-    return;
+/** Must be the first plugin, whose wrapper is the outermost. */
+class LoadedRowsPlugin<Types extends SchemaTypes> extends BasePlugin<Types> {
+  override onOutputFieldConfig(
+    field: PothosOutputFieldConfig<Types>,
+  ): PothosOutputFieldConfig<Types> {
+    // Pothos gives this resolver to a field that exposes the property of its name.
+    const isProperty = field.resolve === defaultFieldResolver || this.#isNodeId(field);
+    const needsPlan = field.kind === 'PrismaObject' && !isProperty && !selectOf(field);
+    return { ...field, extensions: { ...field.extensions, isProperty, needsPlan } };
   }
-  if (!original || typeof select !== 'object' || select === null) return;
-  const isLoaded = createLoadedCheck(select);
-  addExtensions(field, { looksAtRow: true });
-  field.resolve = (row, args, context, info) =>
-    (isLoaded(row) ? original : resolve)(row, args, context, info);
+
+  override wrapResolve(
+    resolve: GraphQLFieldResolver<unknown, Types['Context'], object>,
+    field: PothosOutputFieldConfig<Types>,
+  ): GraphQLFieldResolver<unknown, Types['Context'], object> {
+    if (rowAccessOf(field).isProperty)
+      return (row, args, context, info) => {
+        const value = (row as Row)[field.name];
+        return value === undefined ? resolve(row, args, context, info) : value;
+      };
+    const select = selectOf(field);
+    const { resolve: original } = field;
+    if (!select || !original) return resolve;
+    const isLoaded = createLoadedCheck(select);
+    return (row, args, context, info) =>
+      (isLoaded(row as Row) ? original : resolve)(row, args, context, info);
+  }
+
+  #isNodeId({ name, parentType }: PothosOutputFieldConfig<Types>): boolean {
+    const parent = this.buildCache.getTypeConfig(parentType);
+    const interfaces = parent.kind === 'Object' ? parent.interfaces : [];
+    return (
+      name === 'id' &&
+      interfaces.some((ref) => this.buildCache.getTypeConfig(ref, 'Interface').name === 'Node')
+    );
+  }
 }
 
-function addExtensions(field: Field, known: RowAccess): void {
-  field.extensions = { ...field.extensions, ...known };
+SchemaBuilder.registerPlugin('loadedRows', LoadedRowsPlugin);
+
+/** The columns of a row that the field needs; undefined if they depend on the operation. */
+function selectOf<Types extends SchemaTypes>(
+  field: PothosOutputFieldConfig<Types>,
+): object | undefined {
+  const { select } = field.pothosOptions as { select?: unknown };
+  const isStatic = field.kind === 'PrismaObject' && typeof select === 'object' && select !== null;
+  return isStatic ? select : undefined;
 }
 
 /** Returns a check whether a row has the columns of `select`. */

@@ -11,7 +11,7 @@ import {
   visitWithTypeInfo,
 } from 'graphql';
 import type { Context } from './context.ts';
-import { needsNoPlan } from './loaded-rows.ts';
+import { rowAccessOf } from './loaded-rows.ts';
 
 /** The `select` of a Pothos query; only the id if the operation needs no column. */
 export function selectOf<S>(query: object): S {
@@ -80,7 +80,7 @@ function hasConstantColumns(
       },
       Field() {
         const definition = types.getFieldDef();
-        if (definition && !needsNoPlan(definition)) isSame = false;
+        if (definition && rowAccessOf(definition).needsPlan) isSame = false;
       },
       FragmentSpread({ name: { value } }) {
         const fragment = fragments[value];
