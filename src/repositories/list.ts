@@ -7,7 +7,7 @@ import { listOwnNamespaceIds } from '../identity/accounts.ts';
 import type { Viewer } from '../identity/permissions.ts';
 import type { Sorting } from '../platform/database/keyset.ts';
 import type { CountedList } from '../platform/database/list-counts.ts';
-import { offsetPage } from '../platform/database/offset-page.ts';
+import { readNumberedPage, readPage } from '../platform/database/page.ts';
 import {
   type CursorPage,
   type CursorPageRequest,
@@ -15,7 +15,6 @@ import {
   type OffsetPageRequest,
   toOffset,
 } from '../platform/database/paging.ts';
-import { unionPage } from '../platform/database/union-page.ts';
 import { isPossibleKey, type Row, type Select } from './repositories.ts';
 import { repositoryRows } from './rows.ts';
 import { countedSql, visibleSql } from './visibility.ts';
@@ -59,20 +58,9 @@ export async function sliceRepositories<S extends Select>(
   { sort, order, visibility, ...range }: SliceInput,
   select: S,
 ): Promise<CursorPage<Row<S>>> {
-  const sorting: Sorting = {
-    name: sort,
-    column: SORT_COLUMNS[sort],
-    type: SORT_TYPES[sort],
-    order,
-  };
-  const { table, storedCounts, ...query } = visibleRowsQuery({ pool }, viewer, visibility);
-  return unionPage<Row<S>>(table, sorting, range, {
-    ...query,
-    // One part per namespace; `n` is the alias of namespaces in `repositoryRows`.
-    parts: [{ alias: 'n', column: 'namespace_id', type: 'text', values: namespaceIds }],
-    counted: storedCounts && { ...storedCounts, namespaceIds },
-    select,
-  });
+  const table = { pool, rows: repositoryRows };
+  const query = { ...visibleRowsQuery(viewer, visibility), select };
+  return readPage<Row<S>>(table, sortingOf(sort, order), range, namespaceIds, query);
 }
 
 /**
@@ -105,33 +93,29 @@ export async function listRepositories<S extends Select>(
   // Called for its error: 400 if the page is out of range.
   toOffset(request);
   if (!isPossibleKey({ namespace })) throw notFound('Namespace', namespace);
-  const sorting = { column: SORT_COLUMNS[sort], order, unique: sort === 'name' };
-  const { table, storedCounts, ...query } = visibleRowsQuery({ pool }, viewer, visibility);
-  const found = await offsetPage<Row<S>>(table, sorting, request, {
-    ...query,
-    counted: storedCounts,
-    namespace,
-    select,
-  });
+  const table = { pool, rows: repositoryRows };
+  const sorting = sortingOf(sort, order);
+  const query = { ...visibleRowsQuery(viewer, visibility), select };
+  const found = await readNumberedPage<Row<S>>(table, sorting, request, namespace, query);
   // Null if the namespace does not exist; an empty namespace has an empty page.
   if (!found) throw notFound('Namespace', namespace);
   return { ...request, nodes: found.nodes, total: found.total };
 }
 
+function sortingOf(sort: Sort, order: Order): Sorting {
+  const [column, type] = [SORT_COLUMNS[sort], SORT_TYPES[sort]];
+  return { name: sort, column, type, order, unique: sort === 'name' };
+}
+
 /** The parts of a list query that pages by cursor and by number share. */
-function visibleRowsQuery(
-  { pool }: { pool: pg.Pool },
-  viewer: Viewer,
-  visibility?: Visibility | null,
-) {
+function visibleRowsQuery(viewer: Viewer, visibility?: Visibility | null) {
   const { sql } = Prisma;
   const filter = visibility ? sql`r.visibility = ${visibility}::"Visibility"` : sql`true`;
   return {
-    table: { pool, rows: repositoryRows },
     from: 'repositories',
     where: sql`${visibleSql(viewer)} and ${filter}`,
     isFiltered: visibility != null,
-    storedCounts: storedCountsFor(viewer, visibility),
+    counted: storedCountsFor(viewer, visibility),
   };
 }
 

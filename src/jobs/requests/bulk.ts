@@ -18,7 +18,12 @@ import {
   type Viewer,
 } from '../../identity/permissions.ts';
 import { retryConflicts } from '../../platform/database/client.ts';
-import { buildPageSql, type Sorting, toCursorPage } from '../../platform/database/keyset.ts';
+import {
+  buildPageSql,
+  decodeCursor,
+  type Sorting,
+  toCursorPage,
+} from '../../platform/database/keyset.ts';
 import { isRolledBackByConflict } from '../../platform/database/outage.ts';
 import { FairSemaphore, QueueTimeout } from '../../platform/limits/fair-semaphore.ts';
 import { removeDeletedPages } from '../logs/removal.ts';
@@ -290,14 +295,14 @@ async function select(
   if (wanted) where.push(sql`r.status = any(${[...wanted]}::"JobStatus"[])`);
   if (names) where.push(sql`r.name = any(${[...names]})`);
   const range = { first: MAX_JOBS, after };
-  const { branches, take } = buildPageSql(NEWEST, range, MAX_JOBS);
+  const { branches } = buildPageSql(NEWEST, decodeCursor(NEWEST, after));
   const [page] = branches as [(typeof branches)[number]];
   const { text, values } = sql`
     select r.id, r.name, r.status, r.created_by_id as "createdById", r.namespace_id as "namespaceId",
       r.repository_id as "repositoryId", r.created_at as "createdAt"
     from jobs r where r.namespace_id = ${namespaceId} and ${visibleSql(viewer)}
       and ${join([sql`true`, ...where], ' and ')} and ${page.where}
-    order by ${page.orderBy} limit ${take}`;
+    order by ${page.orderBy} limit ${MAX_JOBS + 1}`;
   const { rows } = await services.pool.query<Row>(text, values);
   return toCursorPage(NEWEST, range, rows, () => rows.length);
 }

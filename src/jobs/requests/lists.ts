@@ -8,7 +8,7 @@ import { listOwnNamespaceIds } from '../../identity/accounts.ts';
 import { anyTargetIn, demand, demandAccount, type Viewer } from '../../identity/permissions.ts';
 import type { Db } from '../../platform/database/client.ts';
 import type { CountedList } from '../../platform/database/list-counts.ts';
-import { offsetPage } from '../../platform/database/offset-page.ts';
+import { readNumberedPage, readPage, type TablePart } from '../../platform/database/page.ts';
 import {
   type CursorPage,
   type CursorPageRequest,
@@ -16,7 +16,6 @@ import {
   type OffsetPageRequest,
   toOffset,
 } from '../../platform/database/paging.ts';
-import { type TablePart, unionPage } from '../../platform/database/union-page.ts';
 import { jobRows } from '../record/payload.ts';
 import { visibleCountsSql, visibleSql } from '../record/visibility.ts';
 import { buildConditions, type Filter } from './filter.ts';
@@ -50,9 +49,7 @@ export async function listJobsByCursor<S extends Select>(
   select: S,
 ): Promise<CursorPage<Row<S>>> {
   const { statuses, gpus, where } = await buildConditions(services, viewer, filter ?? {});
-  const parts: TablePart[] = [
-    { alias: 'n', column: 'namespace_id', type: 'text', values: namespaceIds },
-  ];
+  const parts: TablePart[] = [];
   const selectedStatuses = status
     ? [status].filter((value) => statuses?.includes(value) ?? true)
     : statuses;
@@ -68,17 +65,18 @@ export async function listJobsByCursor<S extends Select>(
     parts.push({ alias: 's', column: 'status', type: '"JobStatus"', values: selectedStatuses });
   else if (selectedStatuses)
     where.push(Prisma.sql`r.status = any(${[...selectedStatuses]}::"JobStatus"[])`);
-  return unionPage<Row<S>>(
+  return readPage<Row<S>>(
     { pool: services.pool, rows: jobRows },
     { ...SORTINGS[sort], name: sort, order },
     range,
+    namespaceIds,
     {
       from: 'jobs',
       parts,
       join: folding?.join,
       where: Prisma.join([visibleSql(viewer), ...where], ' and '),
       isFiltered: hasOtherFilters || selectedStatuses !== null,
-      counted: counted && !hasOtherFilters ? { ...counted, namespaceIds } : null,
+      counted: hasOtherFilters ? null : counted,
       select,
     },
   );
@@ -154,18 +152,14 @@ export async function listJobsByPage<S extends Select>(
   const where = sql`${visibleSql(viewer)} and ${filter}`;
   const query = {
     from: 'jobs',
-    namespace,
     where,
     isFiltered: status != null,
     counted: countsFor(viewer, status ? [status] : null),
     select,
   };
-  const found = await offsetPage<Row<S>>(
-    { pool, rows: jobRows },
-    { ...SORTINGS[sort], order },
-    request,
-    query,
-  );
+  const sorting = { ...SORTINGS[sort], name: sort, order };
+  const table = { pool, rows: jobRows };
+  const found = await readNumberedPage<Row<S>>(table, sorting, request, namespace, query);
   if (!found) throw notFound('Namespace', namespace);
   demand(viewer, 'job.read', anyTargetIn(viewer, found.namespaceId));
   return { ...request, nodes: found.nodes, total: found.total };

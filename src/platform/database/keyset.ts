@@ -23,6 +23,8 @@ export type Sorting = {
   order: 'asc' | 'desc';
   /** Rows without a value come last in both directions. */
   nullable?: boolean;
+  /** Whether no two rows of a namespace have the same value, so that the order of its rows needs no id. */
+  unique?: boolean;
   /** Unique column that breaks ties; default `id`. */
   id?: string;
 };
@@ -31,6 +33,8 @@ export type Sorting = {
 export const NEWEST_FIRST: Sorting = { name: 'newest', column: 'id', type: 'text', order: 'desc' };
 
 type Value = string | Date | bigint | number | null;
+/** What a cursor contains: the values of a row in the sort column and in the id. */
+export type Position = [value: Value, id: string];
 type Row = Record<string, unknown>;
 
 /** The methods of a Prisma model delegate that a page needs. */
@@ -74,32 +78,28 @@ type PageQuery = { where: object; orderBy: object[]; take: number };
 export function buildPageQuery(sorting: Sorting, { first, after }: CursorPageRequest): PageQuery {
   const { column, order, nullable, id = 'id' } = sorting;
   const sorted = nullable ? { sort: order, nulls: 'last' } : order;
+  const position = decodeCursor(sorting, after);
   return {
-    where: after == null ? {} : afterCursor(sorting, decodeCursor(sorting, after)),
+    where: position ? afterCursor(sorting, position) : {},
     orderBy: column === id ? [{ [id]: order }] : [{ [column]: sorted }, { [id]: order }],
     take: checkFirst(first) + 1,
   };
 }
 
-/** Parts of an SQL statement that reads one page of the rows `r`, and an additional row. */
+/** Parts of an SQL statement that reads one page of the rows `r`. */
 type PageSql = {
   /** Columns of the cursor, named as in Prisma. */
   columns: readonly string[];
-  /** The page is the first `take` rows of the union of these branches. Each branch can be read in the order of an index. */
+  /** The page is the beginning of the union of these branches. Each branch can be read in the order of an index. */
   branches: readonly { where: Prisma.Sql; orderBy: Prisma.Sql }[];
   /** The order of the union, whose rows an outer query calls `p`. */
   orderRead: Prisma.Sql;
-  take: number;
 };
 
 const SQL_TYPES = { text: 'text', time: 'timestamptz', integer: 'bigint' } as const;
 
-/** Like `buildPageQuery`. @param maxFirst the maximum of `first`. @throws AppError 400 */
-export function buildPageSql(
-  sorting: Sorting,
-  { first, after }: CursorPageRequest,
-  maxFirst?: number,
-): PageSql {
+/** @param after null for the beginning of the list */
+export function buildPageSql(sorting: Sorting, after: Position | null): PageSql {
   const { column, order, nullable, id = 'id' } = sorting;
   const columns = column === id ? [id] : [column, id];
   const orderRead = columns.map(
@@ -107,15 +107,14 @@ export function buildPageSql(
   );
   return {
     columns,
-    branches: buildBranches(sorting, after == null ? null : decodeCursor(sorting, after)),
+    branches: buildBranches(sorting, after),
     orderRead: Prisma.raw(orderRead.join(', ')),
-    take: checkFirst(first, maxFirst) + 1,
   };
 }
 
 function buildBranches(
-  { column, type, order, nullable, id = 'id' }: Sorting,
-  cursor: [Value, string] | null,
+  { column, type, order, nullable, unique, id = 'id' }: Sorting,
+  cursor: Position | null,
 ): PageSql['branches'] {
   const { sql, raw } = Prisma;
   const sortColumn = raw(`r.${toColumnName(column)}`);
@@ -129,7 +128,9 @@ function buildBranches(
   const afterCursor = cursor
     ? sql`(${sortColumn}, ${idColumn}) ${past} (${value}, ${cursor[1]})`
     : sql`true`;
-  if (!nullable) return [{ where: afterCursor, orderBy: sql`${sortColumn} ${direction}, ${byId}` }];
+  const byColumn = sql`${sortColumn} ${direction}`;
+  if (!nullable)
+    return [{ where: afterCursor, orderBy: unique ? byColumn : sql`${byColumn}, ${byId}` }];
   // The index has rows without a value at one end, which becomes the other end in a backward scan.
   const nulls = raw(order === 'asc' ? 'nulls first' : 'nulls last');
   // Also sorts by the column where it is null: otherwise PostgreSQL does not recognize the order of the index.
@@ -171,7 +172,7 @@ function cursorColumns({ column, id = 'id' }: Sorting): Record<string, true> {
 
 function afterCursor(
   { column, order, nullable, id = 'id' }: Sorting,
-  [value, lastId]: [Value, string],
+  [value, lastId]: Position,
 ): object {
   const past = order === 'asc' ? 'gt' : 'lt';
   const sameValue = { [column]: value, [id]: { [past]: lastId } };
@@ -193,7 +194,12 @@ function encodeCursor({ name, column, id = 'id' }: Sorting, row: Row): string {
   return Buffer.from(JSON.stringify([name, text, row[id]])).toString('base64url');
 }
 
-function decodeCursor({ name, type, nullable }: Sorting, cursor: string): [Value, string] {
+/** @returns null without a cursor @throws AppError 400 */
+export function decodeCursor(
+  { name, type, nullable }: Sorting,
+  cursor: string | null | undefined,
+): Position | null {
+  if (cursor == null) return null;
   const [sort, text, id] = parseJsonArray(cursor);
   if (sort !== name || typeof id !== 'string' || !/^[a-z]+_[0-9a-z]{26}$/.test(id))
     throw invalidCursor();
