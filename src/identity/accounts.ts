@@ -157,7 +157,7 @@ export async function createOrganization(
  * @throws AppError 404 if the namespace no longer exists
  */
 export async function lockNamespace(
-  tx: Prisma.TransactionClient,
+  tx: Db,
   id: string,
   lock: 'key share' | 'no key update',
 ): Promise<void> {
@@ -208,7 +208,7 @@ export function viewerRole(viewer: Viewer, namespaceId: string): Role | null {
 
 /** Inserts a user and the namespace of the same name. */
 export async function insertUser(
-  tx: Prisma.TransactionClient,
+  tx: Db,
   by: Actor,
   data: Prisma.UserCreateInput & { plan: Plan },
 ): Promise<User & { namespace: { id: string } }> {

@@ -9,6 +9,7 @@
 import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { newId } from '../base/ids.ts';
+import type { Db } from '../platform/database/client.ts';
 import { toColumnName } from '../platform/database/keyset.ts';
 import type { StatementParts } from '../platform/database/statement.ts';
 
@@ -129,15 +130,13 @@ export type AuditedChange = {
 
 export type ChangeBy = AuditedChange & { by: Actor };
 
-type Tx = Pick<Prisma.TransactionClient, 'auditEntry'>;
-
 /** Writes the entry of one change. */
-export async function recordAudit(tx: Tx, by: Actor, change: AuditedChange): Promise<void> {
+export async function recordAudit(tx: Db, by: Actor, change: AuditedChange): Promise<void> {
   await recordAudits(tx, [{ by, ...change }]);
 }
 
 /** Writes the entries of several changes in one statement. */
-export async function recordAudits(tx: Tx, changes: readonly ChangeBy[]) {
+export async function recordAudits(tx: Db, changes: readonly ChangeBy[]) {
   const rows = changes.flatMap(toEntries);
   if (rows.length > 0) await tx.auditEntry.createMany({ data: rows });
 }

@@ -5,7 +5,6 @@
  * are removed in the background (`../jobs/retention/removal.ts`), and then its row. Audit entries stay.
  */
 import type pg from 'pg';
-import type { Prisma } from '../../prisma/generated/client.ts';
 import { AppError, notFound } from '../base/errors.ts';
 import type { Db } from '../platform/database/client.ts';
 import { inTransaction } from '../platform/database/client.ts';
@@ -16,7 +15,6 @@ import { demandNotSelfOrLastOperator } from './disabling.ts';
 import { demand, demandAccount, demandOperator, type Viewer } from './permissions.ts';
 
 type Deps = { db: Db };
-type Tx = Prisma.TransactionClient;
 
 /**
  * Deletes an organization, for its admins and operators.
@@ -60,7 +58,7 @@ export async function deleteUser(
   const operator = demandOperator(viewer);
   const { userId, namespaceId } = await resolveUser(db, username);
   const name = username.toLowerCase();
-  const demandDeletable = async (tx: Tx) => {
+  const demandDeletable = async (tx: Db) => {
     await demandNotSelfOrLastOperator(tx, operator, userId);
     await demandNotLastAdmin(tx, userId);
     await demandEmpty(tx, { id: namespaceId, name });
@@ -83,7 +81,7 @@ export async function deleteUser(
 }
 
 /** Marks a namespace as deleted, and frees its name. @throws AppError 404, 409 while the namespace is not empty */
-async function deleteNamespace(tx: Tx, namespace: { id: string; name: string }): Promise<void> {
+async function deleteNamespace(tx: Db, namespace: { id: string; name: string }): Promise<void> {
   const { id } = namespace;
   // Transactions that add a repository or a member lock the row too (`lockNamespace`), and see `deleted_at` afterwards.
   const locked = await tx.$executeRaw`
@@ -100,7 +98,7 @@ async function deleteNamespace(tx: Tx, namespace: { id: string; name: string }):
 
 /** @throws AppError 409 */
 async function demandEmpty(
-  tx: Tx,
+  tx: Db,
   { id: namespaceId, name }: { id: string; name: string },
 ): Promise<void> {
   const repositories = await tx.repository.count({ where: { namespaceId } });
@@ -119,7 +117,7 @@ async function demandEmpty(
 }
 
 /** Deletes webhooks without another namespace (`webhooks/retention.ts` removes their rows). */
-async function removeFromWebhooks(tx: Tx, namespaceId: string): Promise<void> {
+async function removeFromWebhooks(tx: Db, namespaceId: string): Promise<void> {
   const rows = await tx.$queryRaw<{ id: string }[]>`
     select w.id from webhooks w join webhook_namespaces n on n.webhook_id = w.id
     where n.namespace_id = ${namespaceId} order by w.id for update of w`;
@@ -140,7 +138,7 @@ async function removeFromWebhooks(tx: Tx, namespaceId: string): Promise<void> {
 }
 
 /** @throws AppError 409 naming the organizations that would have no admin left */
-async function demandNotLastAdmin(tx: Tx, userId: string): Promise<void> {
+async function demandNotLastAdmin(tx: Db, userId: string): Promise<void> {
   const alone = await tx.namespace.findMany({
     where: {
       kind: 'organization',

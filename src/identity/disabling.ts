@@ -3,7 +3,7 @@
  * is not possible, and open streams end at the next recheck. No data is removed, so enabling restores everything.
  */
 
-import type { Prisma, User } from '../../prisma/generated/client.ts';
+import type { User } from '../../prisma/generated/client.ts';
 import { OPERATORS_LOCK } from '../base/advisory-locks.ts';
 import { AppError } from '../base/errors.ts';
 import type { Db } from '../platform/database/client.ts';
@@ -43,7 +43,7 @@ export async function enableUser(
 }
 
 async function setDisabled(
-  tx: Prisma.TransactionClient,
+  tx: Db,
   operator: Account,
   { userId, namespaceId }: { userId: string; namespaceId: string },
   disabledAt: Date | null,
@@ -68,7 +68,7 @@ async function setDisabled(
  * @throws AppError 409 for the viewer and the last operator
  */
 export async function demandNotSelfOrLastOperator(
-  tx: Prisma.TransactionClient,
+  tx: Db,
   operator: Account,
   userId: string,
 ): Promise<void> {

@@ -3,7 +3,7 @@
  * this role cannot be lost.
  */
 import type pg from 'pg';
-import type { Namespace, Prisma, Role } from '../../prisma/generated/client.ts';
+import type { Namespace, Role } from '../../prisma/generated/client.ts';
 import { AppError } from '../base/errors.ts';
 import { type Db, inTransaction } from '../platform/database/client.ts';
 import { buildPageQuery, type Sorting, toCursorPage } from '../platform/database/keyset.ts';
@@ -104,10 +104,7 @@ export async function removeMember(
  * Disabled admins do not count.
  * @throws AppError 409 when the user is the only admin of the organization
  */
-async function demandOtherAdmin(
-  tx: Prisma.TransactionClient,
-  { namespaceId, userId }: MemberKey,
-): Promise<void> {
+async function demandOtherAdmin(tx: Db, { namespaceId, userId }: MemberKey): Promise<void> {
   const { kind } = await tx.namespace.findUniqueOrThrow({ where: { id: namespaceId } });
   if (kind === 'user') return;
   const others = await tx.member.count({
@@ -121,7 +118,7 @@ async function demandOtherAdmin(
 }
 
 async function recordMember(
-  tx: Prisma.TransactionClient,
+  tx: Db,
   viewer: Viewer,
   action: 'member.set' | 'member.remove',
   { namespaceId, userId }: MemberKey,

@@ -333,7 +333,7 @@ async function change<S extends Select>(
   key: RepositoryId,
   action: keyof typeof EVENT_OF,
   select: S,
-  plan: (row: AdminRow, tx: Prisma.TransactionClient) => Promise<Change>,
+  plan: (row: AdminRow, tx: Db) => Promise<Change>,
 ): Promise<Row<S>> {
   const author = demandAccount(viewer);
   return inTransaction(db, async (tx) => {
@@ -365,7 +365,7 @@ async function change<S extends Select>(
 }
 
 async function publishEvent(
-  tx: Prisma.TransactionClient,
+  tx: Db,
   type: EventType,
   row: PayloadRow,
   owner: { id: string; name: string },

@@ -144,7 +144,7 @@ async function findRepository<S extends Select>(
 }
 
 /** Locks the row against changes and deletion until the transaction ends. @returns whether the row exists */
-export async function lockRepository(tx: Prisma.TransactionClient, id: string): Promise<boolean> {
+export async function lockRepository(tx: Db, id: string): Promise<boolean> {
   if (!isId('repo', id)) return false;
   const count = await tx.$executeRaw`
     select from repositories where id = ${id} for no key update`;

@@ -1,6 +1,6 @@
 /** Commit statuses of the jobs of runs, which only the server reports (`statuses.ts` has those of external systems). */
-import type { Prisma } from '../../prisma/generated/client.ts';
 import type { CommitState } from '../../prisma/generated/enums.ts';
+import type { Db } from '../platform/database/client.ts';
 import { runStatement } from '../platform/database/statement.ts';
 
 export type RunStatusTarget = { repositoryId: string; sha: string; runId: string; creator: string };
@@ -17,7 +17,7 @@ type RunJobStatus = {
  * Without a URL, the former one stays.
  */
 export async function reportRunStatuses(
-  tx: Prisma.TransactionClient,
+  tx: Db,
   { repositoryId, sha, runId, creator }: RunStatusTarget,
   statuses: readonly RunJobStatus[],
 ): Promise<void> {
@@ -41,7 +41,7 @@ export async function reportRunStatuses(
 
 /** Removes the states of jobs that a run did not need after all. */
 export async function removeRunStatuses(
-  tx: Prisma.TransactionClient,
+  tx: Db,
   { repositoryId, sha, runId }: RunStatusTarget,
   contexts: readonly string[],
 ): Promise<void> {

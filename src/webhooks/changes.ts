@@ -132,7 +132,7 @@ export async function updateWebhook(
 const MAX_BATCHES_INLINE = 5;
 
 /** Makes a webhook that is off due, so that a sender claims it and fails its pending deliveries. */
-async function makeDue(tx: Prisma.TransactionClient, webhookId: string): Promise<void> {
+async function makeDue(tx: Db, webhookId: string): Promise<void> {
   await tx.$executeRaw`
     update webhook_queues set due_at = clock_timestamp() where webhook_id = ${webhookId}`;
   await notifyReaders(tx, 'deliveries');

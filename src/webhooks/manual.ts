@@ -1,6 +1,5 @@
 /** Deliveries on demand: tests and redeliveries. */
 
-import type { Prisma } from '../../prisma/generated/client.ts';
 import { AppError, notFound } from '../base/errors.ts';
 import { newId } from '../base/ids.ts';
 import { recordAudit } from '../identity/audit.ts';
@@ -74,11 +73,7 @@ export async function redeliver(
 }
 
 /** Locks the webhook until the transaction ends. @throws AppError 401, 403, 404, 409 */
-async function lockActiveWebhook(
-  tx: Prisma.TransactionClient,
-  viewer: Viewer,
-  id: string,
-): Promise<Webhook> {
+async function lockActiveWebhook(tx: Db, viewer: Viewer, id: string): Promise<Webhook> {
   const webhook = toWebhook(await lockWebhook(tx, id));
   demandAdministerWebhooks(viewer, webhook.namespaceIds);
   if (!webhook.active) throw new AppError('conflict', 'The webhook is off: switch it on first');
@@ -87,7 +82,7 @@ async function lockActiveWebhook(
 
 /** Inserts a pending delivery. Its times come from the clock of the database, with which senders compare them. */
 async function insertDueDelivery(
-  tx: Prisma.TransactionClient,
+  tx: Db,
   webhookId: string,
   message: { id: string; type: string; namespaceId: string },
 ): Promise<Delivery> {

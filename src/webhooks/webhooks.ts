@@ -180,7 +180,7 @@ export async function sliceNamespaceWebhooks(
 }
 
 /** Locks the row until the transaction ends. @throws AppError 404 */
-export async function lockWebhook(tx: Prisma.TransactionClient, id: string): Promise<WebhookRow> {
+export async function lockWebhook(tx: Db, id: string): Promise<WebhookRow> {
   await tx.$executeRaw`select 1 from webhooks where id = ${id} for update`;
   const row = await tx.webhook.findUnique({
     where: { id, deletedAt: null },

@@ -96,7 +96,7 @@ export async function createRun(
   services: CreateDeps,
   repository: RunRepository,
   run: NewRun,
-  claim?: (tx: Prisma.TransactionClient) => Promise<boolean>,
+  claim?: (tx: Db) => Promise<boolean>,
 ): Promise<string | null> {
   const { file, problems } =
     run.text === null ? { file: null, problems: [] } : readJobFile(run.text);
@@ -146,7 +146,7 @@ export async function recordRunWithoutJobs(
   repository: RunRepository,
   run: RunSource,
   { message, plan = [], status }: { status: 'failed' | 'invalid'; message: string; plan?: RunPlan },
-  claim: (tx: Prisma.TransactionClient) => Promise<boolean>,
+  claim: (tx: Db) => Promise<boolean>,
 ): Promise<string | null> {
   return inTransaction(db, async (tx) => {
     if (!(await claim(tx))) return null;
@@ -173,7 +173,7 @@ type RunSource = Pick<NewRun, 'trigger' | 'ref' | 'commit' | 'actor' | 'rerunOfI
 type RunRow = RunSource & { status: RunStatus; plan: RunPlan; problems: readonly Problem[] };
 
 async function insertRun(
-  tx: Prisma.TransactionClient,
+  tx: Db,
   repository: RunRepository,
   { trigger, status, ref, commit, plan, problems, text, keepsText, actor, rerunOfId }: RunRow,
 ): Promise<string> {
@@ -220,10 +220,7 @@ async function insertRun(
 }
 
 /** Null if the user was deleted since the push. */
-async function findExistingUser(
-  tx: Prisma.TransactionClient,
-  id: string | null,
-): Promise<string | null> {
+async function findExistingUser(tx: Db, id: string | null): Promise<string | null> {
   if (id === null) return null;
   return (await tx.user.findUnique({ where: { id }, select: { id: true } }))?.id ?? null;
 }
@@ -239,7 +236,7 @@ type JobsToStart = {
 /** Inserts the jobs of a run that has none yet. @throws AppError; a violation of the unique name, after which to retry */
 export async function startJobs(
   services: CreateDeps,
-  tx: Prisma.TransactionClient,
+  tx: Db,
   { id, repository, run, planned, creator }: JobsToStart,
 ): Promise<void> {
   const { number } = await tx.run.findUniqueOrThrow({ where: { id }, select: { number: true } });

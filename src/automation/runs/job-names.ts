@@ -1,5 +1,5 @@
 /** Names of the jobs of a run: `test-12`, or `train-12-1` for a combination of a matrix, whose array is `train-12`. */
-import type { Prisma } from '../../../prisma/generated/client.ts';
+import type { Db } from '../../platform/database/client.ts';
 import type { PlannedJob } from '../plan.ts';
 
 const MAX_NAME = 100;
@@ -16,7 +16,7 @@ export type ChosenNames = {
  * repository is put in front, then a number behind.
  */
 export async function chooseNames(
-  tx: Prisma.TransactionClient,
+  tx: Db,
   repository: { name: string; namespace: { id: string } },
   run: number,
   planned: readonly PlannedJob[],

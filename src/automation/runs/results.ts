@@ -1,6 +1,6 @@
 /** How the jobs of a run ended. The results belong to the run, so they outlive the jobs, which users and retention delete. */
-import type { Prisma } from '../../../prisma/generated/client.ts';
 import type { JobStatus } from '../../../prisma/generated/enums.ts';
+import type { Db } from '../../platform/database/client.ts';
 import { runStatement } from '../../platform/database/statement.ts';
 import type { RunPlan } from './create.ts';
 
@@ -18,10 +18,7 @@ const READ = `
   union all
   select run_job, status, started_at, completed_at from deleted_run_jobs where run_id = $1`;
 
-export async function readJobResults(
-  tx: Prisma.TransactionClient,
-  runId: string,
-): Promise<JobResult[]> {
+export async function readJobResults(tx: Db, runId: string): Promise<JobResult[]> {
   return runStatement<JobResult>(tx, READ, [runId]);
 }
 

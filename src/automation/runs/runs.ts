@@ -314,7 +314,7 @@ async function readRun<S extends Select>(db: Db, id: string, select: S): Promise
 }
 
 async function recordRunAudit(
-  tx: Prisma.TransactionClient,
+  tx: Db,
   viewer: Viewer,
   action: 'run.approve' | 'run.cancel',
   run: { id: string; number: number },

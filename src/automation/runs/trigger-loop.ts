@@ -6,7 +6,6 @@
  * may have ended the servers, so it becomes an invalid run.
  */
 import type pg from 'pg';
-import type { Prisma } from '../../../prisma/generated/client.ts';
 import type { Logger } from '../../base/log.ts';
 import { REF_PREFIX } from '../../git/objects/refs.ts';
 import { ZERO_ID } from '../../git/transport/hooks.ts';
@@ -17,7 +16,7 @@ import {
   readScheduleOwner,
 } from '../../identity/authenticate.ts';
 import type { Account } from '../../identity/permissions.ts';
-import { inTransaction } from '../../platform/database/client.ts';
+import { type Db, inTransaction } from '../../platform/database/client.ts';
 import { retryWhileUnavailable } from '../../platform/database/outage.ts';
 import { runStatement } from '../../platform/database/statement.ts';
 import type { Bus } from '../../platform/events/bus.ts';
@@ -205,7 +204,7 @@ async function giveUp(
 }
 
 /** The push may have changed the file, so the schedules start nothing in the name of the one who pushed it before. */
-async function dropScheduleOwner(tx: Prisma.TransactionClient, row: TriggerRow): Promise<void> {
+async function dropScheduleOwner(tx: Db, row: TriggerRow): Promise<void> {
   if (row.scheduleId !== null || !(await isOfDefaultBranch(tx, row))) return;
   const where = { repositoryId: row.repositoryId, name: null };
   await tx.schedule.updateMany({ where, data: { createdById: null } });
@@ -228,7 +227,7 @@ async function startForPush(
   const commit = await readRunCommit(services, repository.id, row.after);
   const creator = row.mayCreateJobs ? await readAccount(services.pool, row.actor) : null;
   const keepsOwner = creator === null && !(await changesFile(services, row, commit));
-  const claim = async (tx: Prisma.TransactionClient) => {
+  const claim = async (tx: Db) => {
     const isOfDefault = await isOfDefaultBranch(tx, row);
     if (isOfDefault && (await isTooEarly(tx, row))) return false;
     if (!(await take(tx, row))) return false;
@@ -292,10 +291,7 @@ async function startForSchedule(
 }
 
 /** Locks the repository, so that its schedules are replaced by one push at a time. */
-async function isOfDefaultBranch(
-  tx: Prisma.TransactionClient,
-  { repositoryId, ref }: TriggerRow,
-): Promise<boolean> {
+async function isOfDefaultBranch(tx: Db, { repositoryId, ref }: TriggerRow): Promise<boolean> {
   if (!(await lockRepository(tx, repositoryId))) return false;
   const select = { defaultBranch: true } as const;
   const row = await tx.repository.findUniqueOrThrow({ where: { id: repositoryId }, select });
@@ -309,10 +305,7 @@ const EARLIER_MS = 1_000;
  * later push. A postponed row keeps its number of attempts.
  * @returns whether the row was postponed
  */
-async function isTooEarly(
-  tx: Prisma.TransactionClient,
-  { id, repositoryId, ref }: TriggerRow,
-): Promise<boolean> {
+async function isTooEarly(tx: Db, { id, repositoryId, ref }: TriggerRow): Promise<boolean> {
   const where = { repositoryId, ref, scheduleId: null, id: { lt: id } };
   if (!(await tx.runTrigger.findFirst({ where, select: { id: true } }))) return false;
   const dueAt = new Date(Date.now() + EARLIER_MS);
@@ -324,7 +317,7 @@ async function isTooEarly(
 }
 
 /** Deletes the row in the transaction of the run. @returns false if another server has used it */
-async function take(tx: Prisma.TransactionClient, { id }: TriggerRow): Promise<boolean> {
+async function take(tx: Db, { id }: TriggerRow): Promise<boolean> {
   const { count } = await tx.runTrigger.deleteMany({ where: { id } });
   return count > 0;
 }

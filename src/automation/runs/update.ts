@@ -1,7 +1,7 @@
 /** Derives the status of runs, and of their commits, from the status of their jobs. */
-import type { Prisma } from '../../../prisma/generated/client.ts';
 import type { CommitState, JobStatus, RunStatus } from '../../../prisma/generated/enums.ts';
 import { isNeedMet } from '../../jobs/requests/jobs.ts';
+import type { Db } from '../../platform/database/client.ts';
 import { runStatement } from '../../platform/database/statement.ts';
 import { notifyReaders } from '../../platform/events/outbox.ts';
 import { removeRunStatuses, reportRunStatuses } from '../../repositories/repositories.ts';
@@ -9,10 +9,7 @@ import type { RunPlan } from './create.ts';
 import { type JobResult, readJobResults } from './results.ts';
 
 /** Updates the runs of jobs that have changed or were deleted. Called in the transaction that handles the changes. */
-export async function updateRuns(
-  tx: Prisma.TransactionClient,
-  jobIds: readonly string[],
-): Promise<void> {
+export async function updateRuns(tx: Db, jobIds: readonly string[]): Promise<void> {
   // In the order of their ids, so that two transactions cannot wait for each other.
   const runs = await runStatement<{ id: string }>(
     tx,
@@ -25,7 +22,7 @@ export async function updateRuns(
   for (const { id } of runs) await updateRun(tx, id);
 }
 
-async function updateRun(tx: Prisma.TransactionClient, id: string): Promise<void> {
+async function updateRun(tx: Db, id: string): Promise<void> {
   const run = await tx.run.findUniqueOrThrow({ where: { id } });
   const jobs = await readJobResults(tx, id);
   if (jobs.length === 0) return;

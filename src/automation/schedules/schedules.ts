@@ -155,7 +155,7 @@ type RefreshedFile = { file: JobFile | null; creator: Account | null; keepsOwner
  * @param keepsOwner such a pusher did not change the file, so the schedules stay in the name of whoever did
  */
 export async function refreshSchedules(
-  tx: Prisma.TransactionClient,
+  tx: Db,
   repository: Pick<RunRepository, 'id'>,
   { file, creator, keepsOwner }: RefreshedFile,
 ): Promise<void> {

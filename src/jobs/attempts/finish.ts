@@ -1,9 +1,9 @@
 /** Ends an attempt: stores its artifacts, records its outcome, and moves its job to the next status. */
 
 import { posix } from 'node:path';
-import type { Prisma } from '../../../prisma/generated/client.ts';
 import { AppError } from '../../base/errors.ts';
 import { ServerUnavailable } from '../../cluster/cluster.ts';
+import type { Db } from '../../platform/database/client.ts';
 import {
   DISK_FULL_MESSAGE,
   isDatabaseUnavailable,
@@ -280,7 +280,7 @@ function capitalize(text: string): string {
 
 /** Adds the exit code and artifacts to a cancelled job, whose status is already final. */
 async function recordLateEnd(
-  db: Prisma.TransactionClient,
+  db: Db,
   jobId: string,
   outcome: Outcome,
   stored: CollectedArtifacts['stored'],
@@ -360,7 +360,7 @@ export function endLostAttempt(
 
 /** @returns whether the attempt was still open */
 async function markLost(
-  tx: Prisma.TransactionClient,
+  tx: Db,
   { attemptId, jobId }: { attemptId: string; jobId: string },
 ): Promise<boolean> {
   const { count } = await tx.jobAttempt.updateMany({

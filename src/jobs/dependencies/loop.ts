@@ -13,10 +13,10 @@
  * another server looks within a second.
  */
 import type pg from 'pg';
-import type { Prisma, PrismaClient } from '../../../prisma/generated/client.ts';
+import type { PrismaClient } from '../../../prisma/generated/client.ts';
 import { JOB_CHANGES_LOCK } from '../../base/advisory-locks.ts';
 import type { Logger } from '../../base/log.ts';
-import { retryConflicts } from '../../platform/database/client.ts';
+import { type Db, retryConflicts } from '../../platform/database/client.ts';
 import { runStatement } from '../../platform/database/statement.ts';
 import type { Bus } from '../../platform/events/bus.ts';
 import { startLoop } from '../../platform/loop.ts';
@@ -32,7 +32,7 @@ const TRANSACTION = { maxWait: 10_000, timeout: 60_000 };
  * Called in the transaction that handles changes of jobs, with the ids of jobs that were inserted, changed their status or were
  * deleted, or whose attempt ended after they did.
  */
-type OnJobsChanged = (tx: Prisma.TransactionClient, jobIds: readonly string[]) => Promise<void>;
+type OnJobsChanged = (tx: Db, jobIds: readonly string[]) => Promise<void>;
 
 type Deps = { db: PrismaClient; pool: pg.Pool; bus: Bus; log: Logger; onChanged: OnJobsChanged };
 

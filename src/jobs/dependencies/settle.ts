@@ -9,8 +9,8 @@
  * 5. The decided jobs are locked and written. Jobs that may be running are cancelled in transactions of their own before that.
  */
 import type pg from 'pg';
-import type { Prisma } from '../../../prisma/generated/client.ts';
 import type { GroupConflict } from '../../../prisma/generated/enums.ts';
+import type { Db } from '../../platform/database/client.ts';
 import { runStatement } from '../../platform/database/statement.ts';
 import { cancelLockedJobs } from '../record/cancel.ts';
 import { lockJobs, PHASES, withLockedJobs } from '../record/state.ts';
@@ -24,8 +24,6 @@ import {
   type NeedOutcome,
   SKIPPED,
 } from './groups.ts';
-
-type Tx = Prisma.TransactionClient;
 
 /** Maximum number of jobs of a group that are looked at in one step. */
 const CANDIDATES = 200;
@@ -44,7 +42,7 @@ type Decisions = {
 /** @param beforeEnd runs before the locks that workers wait for are taken */
 export async function settleJobs(
   pool: pg.Pool,
-  tx: Tx,
+  tx: Db,
   ids: readonly string[],
   beforeEnd: () => Promise<void>,
 ): Promise<void> {
@@ -93,7 +91,7 @@ type NeedRow = NeedOutcome & { id: string; progress: string };
 
 /** @returns the jobs whose needs are met */
 async function settleNeeds(
-  tx: Tx,
+  tx: Db,
   ids: readonly string[],
   decisions: Decisions,
 ): Promise<string[]> {
@@ -164,7 +162,7 @@ const READ_REPLACED = `
 type Replacing = { jobId: string; key: string; unit: string; name: string };
 
 async function fillGroups(
-  tx: Tx,
+  tx: Db,
   keys: readonly string[],
   ids: readonly string[],
   decisions: Decisions,
@@ -206,7 +204,7 @@ async function fillGroups(
 const TAKE_SLOTS = `
   update job_slots set state = 'holding' where job_id = any ($1::text[]) returning job_id`;
 
-async function readHolders(tx: Tx, rows: readonly Candidate[]): Promise<Map<string, Holders>> {
+async function readHolders(tx: Db, rows: readonly Candidate[]): Promise<Map<string, Holders>> {
   const keys = [...new Set(rows.map(({ key }) => key))];
   const found = await runStatement<Holders & { key: string }>(tx, READ_HOLDERS, [keys]);
   return new Map(found.map(({ key, count, unit }) => [key, { count, unit }]));
@@ -231,7 +229,7 @@ function isReplaced({ key, unit, jobId }: Candidate, replacing: readonly Replaci
 
 async function write(
   pool: pg.Pool,
-  tx: Tx,
+  tx: Db,
   { cancel, unblock, progress, again }: Decisions,
   beforeEnd: () => Promise<void>,
 ): Promise<void> {
@@ -260,7 +258,7 @@ async function write(
  */
 async function cancelUnblocked(
   pool: pg.Pool,
-  tx: Tx,
+  tx: Db,
   cancel: ReadonlyMap<string, string>,
 ): Promise<void> {
   const unblocked = await runStatement<{ id: string }>(

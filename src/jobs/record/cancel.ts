@@ -1,7 +1,7 @@
 /** Cancels jobs: for users, and for the server, which has a reason. The worker is notified by the commit, and ends the process. */
 import type pg from 'pg';
-import type { Prisma } from '../../../prisma/generated/client.ts';
 import { type Actor, addAuditToStatement, type ChangeBy } from '../../identity/audit.ts';
+import type { Db } from '../../platform/database/client.ts';
 import {
   createStatementParts,
   pipeline,
@@ -31,7 +31,7 @@ type Cancellation = {
 
 /** Cancels those of the jobs that have not ended. The caller has locked them. @returns these jobs as they were, with their attempts */
 export async function cancelLockedJobs(
-  tx: Prisma.TransactionClient | pg.PoolClient,
+  tx: Db | pg.PoolClient,
   jobs: readonly LockedJob[],
   { reason, leavesExited = false, audit }: Cancellation,
 ): Promise<{ job: LockedJob; attempt: HoldingAttempt | null }[]> {

@@ -35,7 +35,7 @@ import type pg from 'pg';
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import type { JobStatus } from '../../../prisma/generated/enums.ts';
 import { newId } from '../../base/ids.ts';
-import { withConnection } from '../../platform/database/client.ts';
+import { type Db, withConnection } from '../../platform/database/client.ts';
 import { toColumnName } from '../../platform/database/keyset.ts';
 import {
   beginPipeline,
@@ -144,11 +144,7 @@ type MovedAttempt = {
  * Locks the job and makes the move that `decide` returns; null means no move.
  * @returns the job before the move; null if it does not exist or was not moved
  */
-export async function moveJob(
-  tx: Prisma.TransactionClient,
-  id: string,
-  decide: Decide,
-): Promise<LockedJob | null> {
+export async function moveJob(tx: Db, id: string, decide: Decide): Promise<LockedJob | null> {
   const moved = await moveLocked(tx, await lockJob(tx, id), decide);
   if (!moved) return null;
   await addUsage(tx, [moved.used]);
@@ -431,16 +427,13 @@ export function statusTopic(id: string): `job:${string}` {
 }
 
 /** Locks jobs in the order of their ids. */
-export async function lockJobs(
-  tx: Prisma.TransactionClient,
-  ids: readonly string[],
-): Promise<LockedJob[]> {
+export async function lockJobs(tx: Db, ids: readonly string[]): Promise<LockedJob[]> {
   const rows = await runStatement<LockedJob>(tx, LOCK_JOBS, [ids]);
   return rows.flatMap((row) => parseLockedJob([row]) ?? []);
 }
 
 /** @returns null if the job does not exist */
-export async function lockJob(tx: Prisma.TransactionClient, id: string): Promise<LockedJob | null> {
+export async function lockJob(tx: Db, id: string): Promise<LockedJob | null> {
   return parseLockedJob(await runStatement<LockedJob>(tx, LOCK_JOBS, [[id]]));
 }
 

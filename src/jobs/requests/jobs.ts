@@ -466,7 +466,7 @@ export async function deleteJob(
   { deleteArtifacts, ...key }: JobKey & { deleteArtifacts: boolean },
 ): Promise<string> {
   const { id, namespaceId } = await findJobForAction(services, viewer, 'job.delete', key);
-  const deleteRow = async (tx: Prisma.TransactionClient) => {
+  const deleteRow = async (tx: Db) => {
     const job = await lockJob(tx, id);
     if (!job) throw jobNotFound(key);
     if (!isOver(job.status))

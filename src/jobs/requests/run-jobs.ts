@@ -1,6 +1,5 @@
 /** Jobs of runs (`src/automation`): several jobs of one commit, which are created together. */
 import type pg from 'pg';
-import type { Prisma } from '../../../prisma/generated/client.ts';
 import type { NeedCondition, Plan } from '../../../prisma/generated/enums.ts';
 import type { Config } from '../../base/config/config.ts';
 import type { Urls } from '../../base/urls.ts';
@@ -43,7 +42,7 @@ type RunJobs = {
  */
 export async function insertRunJobs(
   services: Deps,
-  tx: Prisma.TransactionClient,
+  tx: Db,
   creator: Account,
   { runId, namespace, source, isFromRef, jobs }: RunJobs,
 ): Promise<void> {
@@ -88,7 +87,7 @@ function listSiblings(jobs: readonly RunJob[]): Siblings {
  * they belong to its former namespace.
  */
 export async function listOpenJobsOfRun(
-  tx: Prisma.TransactionClient,
+  tx: Db,
   runId: string,
   namespaceId: string,
 ): Promise<{ id: string; name: string }[]> {

@@ -9,7 +9,10 @@ import { migrate } from './migrate.ts';
 import { isRolledBackByConflict, sqlStateOf } from './outage.ts';
 import { createStatementNamer } from './statement.ts';
 
-/** Prisma's client, or the transaction in which a domain function runs its statements. */
+/**
+ * Prisma's client, or a transaction of it, in which case it is called `tx`. Code that also runs in a transaction of `pg` takes a
+ * `Transaction` (`statement.ts`).
+ */
 export type Db = PrismaClient | Prisma.TransactionClient;
 
 type Database = {

@@ -11,6 +11,7 @@ import type pg from 'pg';
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { newId } from '../../base/ids.ts';
 import type { Logger } from '../../base/log.ts';
+import type { Db } from '../database/client.ts';
 import { eventNotification, type NotifyPayload } from './bus.ts';
 
 /** Every transition of a job, changes of repositories, and thresholds of budgets. Webhooks rename some types (`webhooks/event-types.ts`). */
@@ -30,19 +31,14 @@ type NewEvent = {
   data: Prisma.InputJsonObject;
 };
 
-type Tx = Pick<Prisma.TransactionClient, 'event' | '$executeRaw'>;
-
 /** Writes the event. Its readers are woken when the transaction commits. */
-export async function publish(tx: Tx, event: NewEvent): Promise<void> {
+export async function publish(tx: Db, event: NewEvent): Promise<void> {
   await tx.event.create({ data: { id: newId('evt'), ...event }, select: { seq: true } });
   await notifyReaders(tx, eventNotification(event.namespaceId, event.subject));
 }
 
 /** Wakes the readers of a topic (`bus.ts`) on every server when the transaction commits. */
-export async function notifyReaders(
-  tx: Pick<Tx, '$executeRaw'>,
-  notification: NotifyPayload,
-): Promise<void> {
+export async function notifyReaders(tx: Db, notification: NotifyPayload): Promise<void> {
   await tx.$executeRaw`select pg_notify('loam', ${notification})`;
 }
 

@@ -44,10 +44,7 @@ const rowColumns = { ...accessColumns, name: true } as const;
 export type LockedRow = Prisma.RepositoryGetPayload<{ select: typeof rowColumns }>;
 
 /** Locks the row of a repository until the end of the transaction. Returns null if the repository is gone. */
-export async function lockRepositoryRow(
-  tx: Prisma.TransactionClient,
-  id: string,
-): Promise<LockedRow | null> {
+export async function lockRepositoryRow(tx: Db, id: string): Promise<LockedRow | null> {
   const isThere = await lockRepository(tx, id);
   return isThere ? tx.repository.findUnique({ where: { id }, select: rowColumns }) : null;
 }

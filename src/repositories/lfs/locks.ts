@@ -136,7 +136,7 @@ export async function readLockPage(
 
 /** Locks the repository row, so that no other transaction changes its locks, and checks the permission. */
 async function lockRowWithPermission(
-  tx: Prisma.TransactionClient,
+  tx: Db,
   viewer: Viewer,
   repositoryId: string,
   action: Action,
@@ -148,7 +148,7 @@ async function lockRowWithPermission(
 }
 
 async function recordLock(
-  tx: Prisma.TransactionClient,
+  tx: Db,
   viewer: Viewer,
   action: AuditAction,
   { id, name, namespaceId }: LockedRow,

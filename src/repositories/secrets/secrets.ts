@@ -198,7 +198,7 @@ async function change<T>(
   { db, pool }: Deps,
   viewer: Viewer,
   { namespace, repository }: Key,
-  work: (tx: Prisma.TransactionClient, owner: Owner, author: Author) => Promise<T>,
+  work: (tx: Db, owner: Owner, author: Author) => Promise<T>,
 ): Promise<T> {
   const author = demandAccount(viewer);
   if (repository == null) {
@@ -221,7 +221,7 @@ async function change<T>(
 }
 
 function findExisting(
-  tx: Prisma.TransactionClient,
+  tx: Db,
   kind: StoredKind,
   { columns }: Owner,
   name: string,
@@ -233,7 +233,7 @@ type RowKey = { kind: StoredKind; owner: Owner; id: string; name: string; isNew:
 
 /** Inserts or updates a row. The lock of the owner keeps another change of the same name away. */
 async function write(
-  tx: Prisma.TransactionClient,
+  tx: Db,
   { kind, owner, id, name, isNew }: RowKey,
   { username }: Author,
   data: { sealed?: Uint8Array<ArrayBuffer>; refs?: string[]; value?: string },
