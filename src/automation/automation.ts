@@ -1,13 +1,13 @@
 /** Automation: runs of jobs that pushes, schedules and users start. The rest of the server imports only this file. */
-export { checkJobFile, type FileCheck } from './check.ts';
 export { jobsFile, type Problem } from './file.ts';
-export type { PlannedJob } from './plan.ts';
-export { followRuns, type RunChange } from './runs/following.ts';
+export { checkJobFile, type FileCheck, type PlannedJob } from './plan.ts';
 export {
   approveRun,
   cancelRun,
   findRun,
+  followRuns,
   planOf,
+  type RunChange,
   rerunRun,
   sliceRuns,
   startRun,

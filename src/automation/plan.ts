@@ -1,7 +1,8 @@
 /** Decides which jobs of a file a trigger starts, and in what order. Pure functions. */
 import type { NeedCondition } from '../../prisma/generated/enums.ts';
+import { demandAccount, type Viewer } from '../identity/permissions.ts';
 import { type MatchingWork, Pattern } from '../repositories/repositories.ts';
-import { type JobFile, type JobSettings, toRequest } from './file.ts';
+import { type JobFile, type JobSettings, type Problem, readJobFile, toRequest } from './file.ts';
 import { type Combination, combine } from './matrix.ts';
 
 export type Trigger =
@@ -223,4 +224,16 @@ export function selectUnsuccessful(
     if (isNeeded && !succeeded.has(name)) again.add(name);
   }
   return names.filter((name) => again.has(name));
+}
+
+export type FileCheck = { problems: Problem[]; jobs: PlannedJob[] };
+
+/**
+ * Checks a file for its author, before it is pushed.
+ * @returns the problems of the file, or all jobs that it can start @throws AppError 401
+ */
+export function checkJobFile(viewer: Viewer, text: string): FileCheck {
+  demandAccount(viewer);
+  const { file, problems } = readJobFile(text);
+  return { problems, jobs: file ? planJobs(file, [...file.jobs.keys()], 'main') : [] };
 }

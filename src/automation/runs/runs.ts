@@ -1,22 +1,27 @@
-/** Reads runs, and starts, approves, cancels and repeats them for users. */
+/** Reads and follows runs, and starts, approves, cancels and repeats them for users. */
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { AppError, forbidden, invalid, notFound } from '../../base/errors.ts';
 import { isId } from '../../base/ids.ts';
 import { isRefName } from '../../git/names.ts';
 import { recordAudit } from '../../identity/audit.ts';
 import { type Account, demand, demandAccount, type Viewer } from '../../identity/permissions.ts';
+import { type Rechecks, whileAllowed } from '../../identity/rechecks.ts';
 import { cancelInBatches } from '../../jobs/requests/bulk.ts';
 import { listOpenJobsOfRun } from '../../jobs/requests/run-jobs.ts';
 import type { Db } from '../../platform/database/client.ts';
 import { inTransaction, violatesUnique } from '../../platform/database/client.ts';
 import { NEWEST_FIRST, readCursorPage } from '../../platform/database/keyset.ts';
 import type { CursorPage, CursorPageRequest } from '../../platform/database/paging.ts';
+import type { Bus } from '../../platform/events/bus.ts';
 import { notifyReaders } from '../../platform/events/outbox.ts';
 import {
   type AccessRow,
   accessTarget,
   demandRepository,
+  getRepository,
+  gitAccessRule,
   type RepositoryId,
+  type RepositoryKey,
   type RepositoryReadDeps,
 } from '../../repositories/repositories.ts';
 import { type JobFile, readJobFile } from '../file.ts';
@@ -344,4 +349,25 @@ async function retryNames<T>(work: () => Promise<T>): Promise<T> {
 /** The jobs of the file that a run has, with what they need. */
 export function planOf({ plan }: { plan: Prisma.JsonValue }): RunPlan {
   return plan as unknown as RunPlan;
+}
+
+/** Something changed in the runs of the repository. `number` is that of the followed run. */
+export type RunChange = { repositoryId: string; number: number | null };
+
+/**
+ * Yields at once, and whenever a run of the repository was created or has changed.
+ * @throws AppError 401, 404 immediately; later when the viewer loses the permission to read the repository
+ */
+export async function followRuns(
+  services: RepositoryReadDeps & { bus: Bus; rechecks: Rechecks },
+  viewer: Viewer,
+  { number = null, ...key }: RepositoryKey & { number?: number | null },
+): Promise<(signal: AbortSignal) => AsyncGenerator<RunChange>> {
+  const { id } = await getRepository(services, viewer, key, {});
+  const rule = gitAccessRule(services, id, 'repository.read');
+  return (signal) =>
+    whileAllowed(services, viewer, rule, signal, async function* (ended) {
+      for await (const why of services.bus.wakes(`runs:${id}`, ended))
+        if (why !== 'idle') yield { repositoryId: id, number };
+    });
 }
