@@ -15,8 +15,8 @@ export type Route = {
   /** The status of success. 204 has no body. */
   status: 200 | 201 | 202 | 204;
   tag: 'Repositories' | 'Jobs' | 'Webhooks' | 'Tokens and keys' | 'Diagnostics';
-  /** Documented errors, in addition to those of every route (`errorsOf`). */
-  errors?: readonly ErrorStatus[];
+  /** Which errors of permissions are documented, if not both. */
+  errors?: readonly (403 | 404)[];
   /** The code and an example message of the route's own 409. */
   conflict?: readonly [code: 'already_exists' | 'conflict', example: string];
   /** Needs no credentials. */
@@ -31,16 +31,16 @@ export type ErrorStatus = 400 | 401 | 403 | 404 | 409 | 422 | 429 | 500 | 503;
 
 /** All documented errors of a route, in ascending order. */
 export function errorsOf({
-  errors = [],
+  errors = [403, 404],
   conflict,
   public: isPublic,
   method,
 }: Route): ErrorStatus[] {
-  const everywhere: ErrorStatus[] = isPublic ? [400, 500] : [400, 401, 429, 500, 503];
+  const everywhere: ErrorStatus[] = isPublic ? [400, 500] : [400, 401, ...errors, 429, 500, 503];
   // Errors of `Idempotency-Key`: the first request is still running, or differs from this one.
   const idempotency: ErrorStatus[] = method === 'POST' ? [409, 422] : [];
   const own: ErrorStatus[] = conflict ? [409] : [];
-  return [...new Set([...everywhere, ...errors, ...own, ...idempotency])].sort((a, b) => a - b);
+  return [...new Set([...everywhere, ...own, ...idempotency])].sort((a, b) => a - b);
 }
 
 const repositories = (rest = '') =>
@@ -71,7 +71,6 @@ export const routes: readonly Route[] = [
     paths: repositories('/{id}'),
     status: 200,
     tag: 'Repositories',
-    errors: [403, 404],
   },
   {
     operation: 'createRepository',
@@ -79,7 +78,6 @@ export const routes: readonly Route[] = [
     paths: repositories(),
     status: 201,
     tag: 'Repositories',
-    errors: [403, 404],
     conflict: REPOSITORY_EXISTS,
   },
   {
@@ -88,7 +86,6 @@ export const routes: readonly Route[] = [
     paths: repositories('/{id}/name'),
     status: 200,
     tag: 'Repositories',
-    errors: [403, 404],
     conflict: REPOSITORY_EXISTS,
   },
   {
@@ -97,7 +94,6 @@ export const routes: readonly Route[] = [
     paths: repositories('/{id}/visibility'),
     status: 200,
     tag: 'Repositories',
-    errors: [403, 404],
   },
   {
     operation: 'transferRepository',
@@ -105,7 +101,6 @@ export const routes: readonly Route[] = [
     paths: repositories('/{id}/transfer'),
     status: 200,
     tag: 'Repositories',
-    errors: [403, 404],
     conflict: REPOSITORY_EXISTS,
   },
   {
@@ -114,7 +109,6 @@ export const routes: readonly Route[] = [
     paths: repositories('/{id}'),
     status: 204,
     tag: 'Repositories',
-    errors: [403, 404],
   },
   {
     operation: 'getTree',
@@ -122,7 +116,6 @@ export const routes: readonly Route[] = [
     paths: repositories('/{id}/tree/{path*}'),
     status: 200,
     tag: 'Repositories',
-    errors: [403, 404],
   },
   {
     operation: 'getFile',
@@ -130,7 +123,6 @@ export const routes: readonly Route[] = [
     paths: repositories('/{id}/file/{path*}'),
     status: 200,
     tag: 'Repositories',
-    errors: [403, 404],
   },
   {
     operation: 'listCommits',
@@ -138,7 +130,6 @@ export const routes: readonly Route[] = [
     paths: repositories('/{id}/commits/{revision*}'),
     status: 200,
     tag: 'Repositories',
-    errors: [403, 404],
   },
   {
     operation: 'listJobs',
@@ -146,7 +137,6 @@ export const routes: readonly Route[] = [
     paths: jobs('/jobs'),
     status: 200,
     tag: 'Jobs',
-    errors: [403, 404],
   },
   {
     operation: 'getJob',
@@ -154,7 +144,6 @@ export const routes: readonly Route[] = [
     paths: jobs('/job/{name}'),
     status: 200,
     tag: 'Jobs',
-    errors: [403, 404],
   },
   {
     operation: 'getJobLogs',
@@ -162,7 +151,6 @@ export const routes: readonly Route[] = [
     paths: jobs('/job/{name}/logs'),
     status: 200,
     tag: 'Jobs',
-    errors: [403, 404],
     streamedBy: 'stream',
     conflict: [
       'conflict',
@@ -175,7 +163,6 @@ export const routes: readonly Route[] = [
     paths: jobs('/job/{name}/analytics'),
     status: 200,
     tag: 'Jobs',
-    errors: [403, 404],
   },
   {
     operation: 'createJob',
@@ -183,7 +170,6 @@ export const routes: readonly Route[] = [
     paths: ['/auth/v1/seed/{namespace}/jobs'],
     status: 201,
     tag: 'Jobs',
-    errors: [403, 404, 422],
     conflict: ['already_exists', 'name: a job of that name exists in the namespace'],
   },
   {
@@ -192,7 +178,6 @@ export const routes: readonly Route[] = [
     paths: ['/auth/v1/seed/{namespace}/jobs/{name}/cancel'],
     status: 200,
     tag: 'Jobs',
-    errors: [403, 404],
     conflict: ['conflict', 'The job cannot be cancelled: its status is failed'],
   },
   {
@@ -201,7 +186,6 @@ export const routes: readonly Route[] = [
     paths: ['/auth/v1/seed/{namespace}/jobs/{name}'],
     status: 204,
     tag: 'Jobs',
-    errors: [403, 404],
     conflict: [
       'conflict',
       'The job cannot be deleted while its status is running: cancel it first',
@@ -221,7 +205,6 @@ export const routes: readonly Route[] = [
     paths: ['/auth/v1/seed/webhooks'],
     status: 201,
     tag: 'Webhooks',
-    errors: [403, 404],
   },
   {
     operation: 'getWebhook',
@@ -229,7 +212,6 @@ export const routes: readonly Route[] = [
     paths: ['/auth/v1/seed/webhooks/{id}'],
     status: 200,
     tag: 'Webhooks',
-    errors: [403, 404],
   },
   {
     operation: 'updateWebhook',
@@ -237,7 +219,6 @@ export const routes: readonly Route[] = [
     paths: ['/auth/v1/seed/webhooks/{id}'],
     status: 200,
     tag: 'Webhooks',
-    errors: [403, 404],
   },
   {
     operation: 'deleteWebhook',
@@ -245,7 +226,6 @@ export const routes: readonly Route[] = [
     paths: ['/auth/v1/seed/webhooks/{id}'],
     status: 204,
     tag: 'Webhooks',
-    errors: [403, 404],
   },
   {
     operation: 'testWebhook',
@@ -253,7 +233,6 @@ export const routes: readonly Route[] = [
     paths: ['/auth/v1/seed/webhooks/{id}/test'],
     status: 202,
     tag: 'Webhooks',
-    errors: [403, 404],
     conflict: WEBHOOK_OFF,
   },
   {
@@ -262,7 +241,6 @@ export const routes: readonly Route[] = [
     paths: ['/auth/v1/seed/webhooks/{id}/deliveries'],
     status: 200,
     tag: 'Webhooks',
-    errors: [403, 404],
   },
   {
     operation: 'redeliver',
@@ -270,7 +248,6 @@ export const routes: readonly Route[] = [
     paths: ['/auth/v1/seed/webhooks/{id}/deliveries/{delivery}/redeliver'],
     status: 202,
     tag: 'Webhooks',
-    errors: [403, 404],
     conflict: WEBHOOK_OFF,
   },
   {
@@ -296,6 +273,7 @@ export const routes: readonly Route[] = [
     paths: ['/auth/v1/whoami'],
     status: 200,
     tag: 'Diagnostics',
+    errors: [],
   },
   {
     operation: 'listAccessTokens',
@@ -311,7 +289,6 @@ export const routes: readonly Route[] = [
     paths: ['/auth/v1/pat'],
     status: 201,
     tag: 'Tokens and keys',
-    errors: [403, 404],
     conflict: ['already_exists', 'name: you already have a token of this name'],
   },
   {
@@ -320,7 +297,6 @@ export const routes: readonly Route[] = [
     paths: ['/auth/v1/pat/{name}'],
     status: 200,
     tag: 'Tokens and keys',
-    errors: [403, 404],
   },
   {
     operation: 'deleteAccessToken',
@@ -328,7 +304,6 @@ export const routes: readonly Route[] = [
     paths: ['/auth/v1/pat/{name}'],
     status: 204,
     tag: 'Tokens and keys',
-    errors: [403, 404],
   },
   {
     operation: 'listApiKeys',
@@ -344,7 +319,6 @@ export const routes: readonly Route[] = [
     paths: ['/auth/v1/api_keys'],
     status: 201,
     tag: 'Tokens and keys',
-    errors: [403, 404],
     conflict: ['already_exists', 'name: a key of this name exists; names are unique on the server'],
   },
   {
@@ -353,7 +327,6 @@ export const routes: readonly Route[] = [
     paths: ['/auth/v1/api_keys/{name}'],
     status: 200,
     tag: 'Tokens and keys',
-    errors: [403, 404],
   },
   {
     operation: 'deleteApiKey',
@@ -361,6 +334,5 @@ export const routes: readonly Route[] = [
     paths: ['/auth/v1/api_keys/{name}'],
     status: 204,
     tag: 'Tokens and keys',
-    errors: [403, 404],
   },
 ];
