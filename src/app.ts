@@ -55,7 +55,13 @@ import { createQueuePositions } from './jobs/queue/queue-position.ts';
 import type { SecretBox } from './jobs/record/secrets.ts';
 import { createSecretBox } from './jobs/record/secrets.ts';
 import { maintenanceTasks, startMaintenance } from './maintenance.ts';
-import { type Keys, readKeys, requireSameKey } from './platform/crypto/keys.ts';
+import {
+  createSealer,
+  type Keys,
+  readKeys,
+  requireSameKey,
+  type Sealer,
+} from './platform/crypto/keys.ts';
 import type { Signer } from './platform/crypto/signed-links.ts';
 import { createSigner } from './platform/crypto/signed-links.ts';
 import type { PublicHostKey } from './platform/crypto/ssh-keys.ts';
@@ -81,14 +87,12 @@ import type { FindingIds } from './repositories/pushes/secrets/find.ts';
 import { createFindingIds } from './repositories/pushes/secrets/find.ts';
 import type { JobsFile } from './repositories/pushes/triggers.ts';
 import { recoverRepositories, takeOverFromDeadServers } from './repositories/recovery.ts';
-import { createSecretStore, type SecretStore } from './repositories/secrets/secrets.ts';
 import { createAgentsRouter } from './runners/agent/http.ts';
 import { type OpenedRunner, openRunner } from './runners/open.ts';
 import type { Runner } from './runners/runner.ts';
 import { createConnector, readCaCertificates } from './webhooks/delivery/connector.ts';
 import { createGuard, type Lookup, resolveHost } from './webhooks/delivery/guard.ts';
 import { initializeCursor, startDispatcher } from './webhooks/dispatcher.ts';
-import { createWebhookSecrets } from './webhooks/secrets.ts';
 import { startSender } from './webhooks/sender.ts';
 import type { WebhookDeps } from './webhooks/webhooks.ts';
 
@@ -110,7 +114,7 @@ export type ProcessServices = {
   /** Git LFS objects of repositories. */
   largeFiles: LargeFiles;
   secretBox: SecretBox;
-  secretStore: SecretStore;
+  secretStore: Sealer;
   /** Tokens with which jobs use the API. */
   jobTokens: JobTokens;
   /** Issues identity tokens of jobs. */
@@ -323,7 +327,7 @@ async function composeServices(
     hostKeys: ssh?.hostKeys ?? [],
     webhooks: {
       guard: createGuard(config.webhooks.allow),
-      secrets: createWebhookSecrets(keys),
+      secrets: createSealer(keys, 'secrets of webhooks'),
     },
   };
 }
@@ -379,8 +383,9 @@ export async function createWorker(
 /** Imported on demand: the libraries take 80 ms of the start, and few servers have issuers. */
 async function openIssuers({ issuers }: Config, keys: Keys, log: Logger): Promise<Issuer[]> {
   if (issuers.length === 0) return [];
-  const { openIssuer } = await import('./identity/sign-in/issuers.ts');
-  return issuers.map((one) => openIssuer(one, keys.derive('signing in'), log));
+  const { Issuer } = await import('./identity/sign-in/issuers.ts');
+  const sealer = createSealer(keys, 'signing in');
+  return issuers.map((one) => new Issuer(one, sealer, log));
 }
 
 /** Used in `ssh_url` if SSH is off, because the API contract has no value for that. */
@@ -481,7 +486,7 @@ async function openProcess(
     storage,
     largeFiles,
     secretBox: createSecretBox(keys),
-    secretStore: createSecretStore(keys),
+    secretStore: createSealer(keys, 'stored secrets'),
     jobTokens: createJobTokens(keys),
     tokenIssuer: new TokenIssuer(pool, keys),
   };

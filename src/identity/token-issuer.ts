@@ -9,7 +9,7 @@ import { randomUUID } from 'node:crypto';
 import type { CryptoKey, JWK } from 'jose';
 import type pg from 'pg';
 import { SIGNING_KEYS_LOCK } from '../base/advisory-locks.ts';
-import { type Keys, open, seal } from '../platform/crypto/keys.ts';
+import { createSealer, type Keys, type Sealer } from '../platform/crypto/keys.ts';
 import { inPoolTransaction } from '../platform/database/client.ts';
 
 /** AWS and Ceph verify no other algorithm. */
@@ -42,14 +42,14 @@ export type TokenClaims = {
 
 export class TokenIssuer {
   readonly #pool: pg.Pool;
-  readonly #sealingKey: Uint8Array;
+  readonly #sealer: Sealer;
   #keySet: Promise<KeySet> | undefined;
   /** The private key with its id. */
   #signer: { id: string; key: CryptoKey } | undefined;
 
   constructor(pool: pg.Pool, keys: Keys) {
     this.#pool = pool;
-    this.#sealingKey = keys.derive('identity tokens of jobs');
+    this.#sealer = createSealer(keys, 'identity tokens of jobs');
   }
 
   async sign({ issuer, subject, audience, lifetimeSeconds, others }: TokenClaims): Promise<string> {
@@ -57,7 +57,7 @@ export class TokenIssuer {
     const { keys } = await this.#readKeys();
     const { id, privateKey } = chooseSigningKey(keys, Date.now());
     if (this.#signer?.id !== id) {
-      const text = open(this.#sealingKey, privateKey, id).toString();
+      const text = this.#sealer.open(id, privateKey);
       this.#signer = { id, key: await importPKCS8(text, ALGORITHM) };
     }
     const now = Math.floor(Date.now() / 1_000);
@@ -122,7 +122,7 @@ export class TokenIssuer {
     const { publicKey, privateKey } = await generateKeyPair(ALGORITHM, { extractable: true });
     const jwk = await exportJWK(publicKey);
     const id = await calculateJwkThumbprint(jwk);
-    const sealed = seal(this.#sealingKey, Buffer.from(await exportPKCS8(privateKey)), id);
+    const sealed = this.#sealer.seal(id, await exportPKCS8(privateKey));
     await client.query(
       'insert into signing_keys (id, public_key, private_key, created_at) values ($1, $2, $3, $4)',
       [id, jwk, sealed, new Date()],

@@ -1,25 +1,5 @@
-/**
- * Encrypts the signing secrets of webhooks.
- *
- * Signing needs the plain secret, so secrets are encrypted and not hashed. The key is never in the database. A ciphertext is
- * bound to its webhook, so that a secret cannot be moved to the row of another webhook.
- */
-import type { Keys } from '../platform/crypto/keys.ts';
-import { open, seal } from '../platform/crypto/keys.ts';
-
-export type WebhookSecrets = {
-  seal(webhookId: string, secret: string): Uint8Array<ArrayBuffer>;
-  /** @throws Error if the secret was encrypted with another key, or the bytes were changed */
-  open(webhookId: string, sealed: Uint8Array): string;
-};
-
-export function createWebhookSecrets(keys: Keys): WebhookSecrets {
-  const key = keys.derive('secrets of webhooks');
-  return {
-    seal: (webhookId, secret) => seal(key, Buffer.from(secret), webhookId),
-    open: (webhookId, sealed) => open(key, sealed, webhookId).toString(),
-  };
-}
+/** The signing secrets of webhooks. Signing needs the plain secret, so secrets are encrypted and not hashed. */
+import type { Sealer } from '../platform/crypto/keys.ts';
 
 /** Grace period of the previous secret after a new secret is set: deliveries are signed with both. */
 const FORMER_MS = 24 * 3_600_000;
@@ -39,7 +19,7 @@ type SealedSecrets = {
  * @returns undefined if nothing changes
  */
 export function rotateSecret(
-  secrets: WebhookSecrets,
+  secrets: Sealer,
   webhookId: string,
   before: SealedSecrets['secret'],
   secret: string | null,
@@ -56,7 +36,7 @@ export function rotateSecret(
 }
 
 /** @returns null if the server key has changed: then the secret can no longer sign */
-function openOrNull(secrets: WebhookSecrets, webhookId: string, sealed: Uint8Array): string | null {
+function openOrNull(secrets: Sealer, webhookId: string, sealed: Uint8Array): string | null {
   try {
     return secrets.open(webhookId, sealed);
   } catch {

@@ -4,6 +4,7 @@ import type { Prisma } from '../../prisma/generated/client.ts';
 import { forbidden, notFound } from '../base/errors.ts';
 import { isId } from '../base/ids.ts';
 import { demandAccount, type Viewer } from '../identity/permissions.ts';
+import type { Sealer } from '../platform/crypto/keys.ts';
 import type { Db } from '../platform/database/client.ts';
 import { NEWEST_FIRST, readCursorPage } from '../platform/database/keyset.ts';
 import {
@@ -21,7 +22,6 @@ import {
 } from './access.ts';
 import type { AddressGuard } from './delivery/guard.ts';
 import type { WebhookEventType } from './event-types.ts';
-import type { WebhookSecrets } from './secrets.ts';
 
 export { renderData as dataToSend } from './delivery/payload.ts';
 
@@ -51,7 +51,7 @@ export type WebhookDeps = {
   /** Decides which addresses webhooks may be sent to. */
   guard: AddressGuard;
   /** Encrypts the signing secrets. */
-  secrets: WebhookSecrets;
+  secrets: Sealer;
 };
 
 type Deps = { db: Db };

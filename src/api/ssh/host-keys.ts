@@ -4,8 +4,7 @@
  */
 import type { PrismaClient } from '../../../prisma/generated/client.ts';
 import type { Logger } from '../../base/log.ts';
-import type { Keys } from '../../platform/crypto/keys.ts';
-import { open, seal } from '../../platform/crypto/keys.ts';
+import { createSealer, type Keys, type Sealer } from '../../platform/crypto/keys.ts';
 import { fingerprintOf, type PublicHostKey, readWireKey } from '../../platform/crypto/ssh-keys.ts';
 
 export type HostKey = PublicHostKey & {
@@ -23,13 +22,13 @@ type StoredKeyPair = Pick<HostKey, 'publicKey' | 'privateKey'>;
  * replaced, creates new host keys, about which clients will warn.
  */
 export async function readHostKeys(db: PrismaClient, keys: Keys, log: Logger): Promise<HostKey[]> {
-  const key = keys.derive('host keys of SSH');
+  const sealer = createSealer(keys, 'host keys of SSH');
   const name = SETTING;
   for (;;) {
     const row = await db.setting.findUnique({ where: { name } });
-    const kept = row && unsealKeys(key, row.value);
+    const kept = row && unsealKeys(sealer, row.value);
     if (kept) return kept.map(toHostKey);
-    const value = seal(key, Buffer.from(JSON.stringify(await generateKeys())), name);
+    const value = sealer.seal(name, JSON.stringify(await generateKeys()));
     // If another server was first, the next round reads its keys.
     if (!row) await db.setting.createMany({ data: { name, value }, skipDuplicates: true });
     else {
@@ -42,9 +41,9 @@ export async function readHostKeys(db: PrismaClient, keys: Keys, log: Logger): P
 }
 
 /** Returns null if the keys were encrypted with another secret key, or if one of them is invalid (see `isReadable`). */
-function unsealKeys(key: Uint8Array, sealed: Uint8Array): StoredKeyPair[] | null {
+function unsealKeys(sealer: Sealer, sealed: Uint8Array): StoredKeyPair[] | null {
   try {
-    const kept: StoredKeyPair[] = JSON.parse(open(key, sealed, SETTING).toString());
+    const kept: StoredKeyPair[] = JSON.parse(sealer.open(SETTING, sealed));
     return kept.every(isReadable) ? kept : null;
   } catch {
     return null;

@@ -8,7 +8,7 @@ import * as oidc from 'openid-client';
 import type { IssuerConfig } from '../../base/config/oidc.ts';
 import { AppError, unauthenticated } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
-import { open, seal } from '../../platform/crypto/keys.ts';
+import type { Sealer } from '../../platform/crypto/keys.ts';
 
 /** Time limit per request to a provider. */
 const TIMEOUT_SECONDS = 10;
@@ -60,13 +60,13 @@ type Metadata = { client: oidc.Configuration; keys: JWTVerifyGetKey; at: number 
 
 export class Issuer {
   readonly config: IssuerConfig;
-  readonly #key: Uint8Array;
+  readonly #sealer: Sealer;
   readonly #log: Pick<Logger, 'warn'>;
   #metadata: Promise<Metadata> | undefined;
 
-  constructor(config: IssuerConfig, key: Uint8Array, log: Pick<Logger, 'warn'>) {
+  constructor(config: IssuerConfig, sealer: Sealer, log: Pick<Logger, 'warn'>) {
     this.config = config;
-    this.#key = key;
+    this.#sealer = sealer;
     this.#log = log;
   }
 
@@ -97,7 +97,7 @@ export class Issuer {
       code_challenge: await oidc.calculatePKCECodeChallenge(attempt.verifier),
       code_challenge_method: 'S256',
     });
-    const sealed = sealJson(this.#key, attempt, this.config.name);
+    const sealed = sealJson(this.#sealer, attempt, this.config.name);
     return { url: url.href, attempt: sealed, seconds: ATTEMPT_SECONDS };
   }
 
@@ -109,7 +109,7 @@ export class Issuer {
     url: URL,
     sealed: string,
   ): Promise<{ claims: Claims; to: string; connecting: ConnectingSession | null }> {
-    const attempt = openSealedJson<Attempt>(this.#key, sealed, this.config.name);
+    const attempt = openSealedJson<Attempt>(this.#sealer, sealed, this.config.name);
     const { client } = await this.#getMetadata();
     try {
       const tokens = await oidc.authorizationCodeGrant(client, url, {
@@ -136,13 +136,13 @@ export class Issuer {
   /** Creates a ticket with which only this session can start to connect an identity, for ten minutes. */
   createTicket({ userId, sessionId }: ConnectingSession): string {
     const expires = Date.now() + ATTEMPT_SECONDS * 1_000;
-    return sealJson(this.#key, { userId, sessionId, expires }, this.#ticketContext);
+    return sealJson(this.#sealer, { userId, sessionId, expires }, this.#ticketContext);
   }
 
   /** @throws AppError 401 for an invalid or expired ticket */
   openTicket(ticket: string): ConnectingSession {
     const { userId, sessionId } = openSealedJson<ConnectingSession & { expires: number }>(
-      this.#key,
+      this.#sealer,
       ticket,
       this.#ticketContext,
     );
@@ -216,26 +216,18 @@ export class Issuer {
   }
 }
 
-export function openIssuer(
-  config: IssuerConfig,
-  key: Uint8Array,
-  log: Pick<Logger, 'warn'>,
-): Issuer {
-  return new Issuer(config, key, log);
-}
-
-function sealJson(key: Uint8Array, value: object, context: string): string {
-  return Buffer.from(seal(key, Buffer.from(JSON.stringify(value)), context)).toString('base64url');
+function sealJson(sealer: Sealer, value: object, context: string): string {
+  return Buffer.from(sealer.seal(context, JSON.stringify(value))).toString('base64url');
 }
 
 /** @throws AppError 401 */
 function openSealedJson<T extends { expires: number }>(
-  key: Uint8Array,
+  sealer: Sealer,
   sealed: string,
   context: string,
 ): T {
   try {
-    const value: T = JSON.parse(open(key, Buffer.from(sealed, 'base64url'), context).toString());
+    const value: T = JSON.parse(sealer.open(context, Buffer.from(sealed, 'base64url')));
     if (value.expires > Date.now()) return value;
   } catch {
     // Sealed for another provider, or by a server with another key.

@@ -1,11 +1,5 @@
-/**
- * Encrypts the `secrets` of a job, and the stored secrets that an attempt got. `logs/mask.ts` masks them in the log.
- *
- * The key is not stored in the database, so a leaked dump reveals no secrets. The encryption includes the id of the job or
- * attempt, so that secrets cannot be copied to the row of another one.
- */
-import type { Keys } from '../../platform/crypto/keys.ts';
-import { open, seal } from '../../platform/crypto/keys.ts';
+/** Encrypts the `secrets` of a job, and the stored secrets that an attempt got. `logs/mask.ts` masks them in the log. */
+import { createSealer, type Keys } from '../../platform/crypto/keys.ts';
 
 export type Secrets = Record<string, string>;
 
@@ -17,9 +11,9 @@ export type SecretBox = {
 };
 
 export function createSecretBox(keys: Keys): SecretBox {
-  const key = keys.derive('secrets of jobs');
+  const sealer = createSealer(keys, 'secrets of jobs');
   return {
-    seal: (id, values) => seal(key, Buffer.from(JSON.stringify(values)), id),
-    open: (id, sealed) => JSON.parse(open(key, sealed, id).toString('utf8')),
+    seal: (id, values) => sealer.seal(id, JSON.stringify(values)),
+    open: (id, sealed) => JSON.parse(sealer.open(id, sealed)),
   };
 }

@@ -115,3 +115,21 @@ export function open(key: Uint8Array, sealed: Uint8Array, context = ''): Buffer 
     .setAuthTag(bytes.subarray(NONCE_BYTES, NONCE_BYTES + TAG_BYTES));
   return Buffer.concat([decipher.update(ciphertext), decipher.final()]);
 }
+
+/**
+ * Encrypts texts of the database for one purpose. The key is never in the database, so a leaked dump reveals no secrets. A
+ * ciphertext is bound to the id of its row, so that it cannot be copied to another row.
+ */
+export type Sealer = {
+  seal(id: string, text: string): Uint8Array<ArrayBuffer>;
+  /** @throws Error if the text was encrypted with another key or for another id, or the bytes were changed */
+  open(id: string, sealed: Uint8Array): string;
+};
+
+export function createSealer(keys: Keys, purpose: Purpose): Sealer {
+  const key = keys.derive(purpose);
+  return {
+    seal: (id, text) => seal(key, Buffer.from(text), id),
+    open: (id, sealed) => open(key, sealed, id).toString(),
+  };
+}

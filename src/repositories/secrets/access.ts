@@ -16,7 +16,7 @@ import type { Logger } from '../../base/log.ts';
 import { REF_PREFIX } from '../../git/objects/refs.ts';
 import { readRole } from '../../identity/members.ts';
 import { type Account, can } from '../../identity/permissions.ts';
-import { SEAL_BYTES } from '../../platform/crypto/keys.ts';
+import { SEAL_BYTES, type Sealer } from '../../platform/crypto/keys.ts';
 import {
   isProtected,
   mayPushTo,
@@ -25,7 +25,6 @@ import {
   toPusher,
 } from '../repositories.ts';
 import { allowsAnyJob, allowsBranch, allowsTag, VALUE_RULES } from './rules.ts';
-import type { SecretStore } from './sealing.ts';
 
 /** Where a job and its commit come from. */
 export type JobOrigin = {
@@ -99,7 +98,7 @@ type StartingJob = Request & {
  * @returns the reason if the attempt must not start, because one of them is gone or is not for this job any more
  */
 export async function readValues(
-  deps: Deps & { secretStore: SecretStore; log: Logger },
+  deps: Deps & { secretStore: Sealer; log: Logger },
   { createdById, commandFromRef, ...request }: StartingJob,
 ): Promise<JobValues | { problem: string }> {
   if (isEmpty(request.names)) return { env: {}, secrets: {} };

@@ -10,16 +10,15 @@ import { newId } from '../../base/ids.ts';
 import { lockNamespace, resolveNamespace } from '../../identity/accounts.ts';
 import { recordAudit } from '../../identity/audit.ts';
 import { demand, demandAccount, type Viewer } from '../../identity/permissions.ts';
+import type { Sealer } from '../../platform/crypto/keys.ts';
 import { type Db, inTransaction } from '../../platform/database/client.ts';
 import { readCursorPage, type Sorting } from '../../platform/database/keyset.ts';
 import type { CursorPage, CursorPageRequest } from '../../platform/database/paging.ts';
 import { demandRepository, getRepository, lockRepository } from '../repositories.ts';
 import { checkRefs, checkValue, checkValueName, isValueName, VALUE_RULES } from './rules.ts';
-import type { SecretStore } from './sealing.ts';
 
 export { demandValues, type JobOrigin, type JobValues, readValues } from './access.ts';
 export { VALUE_RULES } from './rules.ts';
-export { createSecretStore, type SecretStore } from './sealing.ts';
 
 type Deps = { db: Db; pool: pg.Pool };
 
@@ -94,7 +93,7 @@ type SecretInput = Key & {
  * @throws AppError 400, 401, 403, 404 for the namespace or repository, 409 if the owner has too many secrets
  */
 export function setSecret(
-  services: Deps & { secretStore: SecretStore },
+  services: Deps & { secretStore: Sealer },
   viewer: Viewer,
   { value, refs, ...key }: SecretInput,
 ): Promise<Secret> {

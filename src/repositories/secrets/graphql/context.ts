@@ -1,8 +1,8 @@
-import type { SecretStore } from '../secrets.ts';
+import type { Sealer } from '../../../platform/crypto/keys.ts';
 
 declare module '../../../platform/schema/context.ts' {
   /** Services that the resolvers of secrets use. */
   interface ContextServices {
-    secretStore: SecretStore;
+    secretStore: Sealer;
   }
 }
