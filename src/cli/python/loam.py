@@ -30,6 +30,7 @@ import http.client
 import json
 import os
 import pathlib
+import random
 import re
 import secrets as random_bytes
 import shutil
@@ -1806,15 +1807,16 @@ async def _in_threads(iterator: Iterator[_T]) -> AsyncIterator[_T]:
 
 
 class _Pauses:
-    """The pauses between tries: half a second, doubling to 5 s, and at least as long as the server asks."""
+    """The pauses between tries: a random time below half a second, doubling to 5 s, after the time for which the server asks."""
 
     def __init__(self) -> None:
-        self._next = 0.5
+        self._limit = 0.5
 
     def after(self, error: LoamError | None) -> float:
-        pause, self._next = self._next, min(2 * self._next, _MAX_PAUSE_S)
+        pause = random.uniform(0, self._limit)
+        self._limit = min(2 * self._limit, _MAX_PAUSE_S)
         asked = error.retry_after if error else None
-        return max(pause, min(asked or 0.0, _MAX_RETRY_AFTER_S))
+        return min(asked or 0.0, _MAX_RETRY_AFTER_S) + pause
 
 
 class _Event(NamedTuple):

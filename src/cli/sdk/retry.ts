@@ -1,10 +1,10 @@
 /** Requests that are repeated while the server restarts or the network is away. */
 import { LoamError } from './errors.ts';
 
-const FIRST_DELAY_MS = 500;
-const MAX_DELAY_MS = 5_000;
+const FIRST_LIMIT_MS = 500;
+const MAX_LIMIT_MS = 5_000;
 /** A server that answers, but cannot, may have an error that stays: half a minute of attempts. */
-const MAX_INTERNAL_ERRORS = 8;
+const MAX_INTERNAL_ERRORS = 14;
 
 /** For calls that repeat their requests while the server restarts or the network is away, without a limit of time. */
 export type RetryOptions = {
@@ -16,10 +16,13 @@ export type RetryOptions = {
   onRecovered?: (() => void) | undefined;
 };
 
-/** Counts the failures in a row, and waits longer after each: 0.5 s, doubling to 5 s, or as long as the server says. */
+/**
+ * Counts the failures in a row, and waits longer after each: a random time below 0.5 s, doubling to 5 s, after the time for
+ * which the server asks. With equal pauses, all clients of a server that restarts would return in step and overload it.
+ */
 export class Backoff {
   readonly #options: RetryOptions;
-  #delay = FIRST_DELAY_MS;
+  #limitMs = FIRST_LIMIT_MS;
   #failed = false;
   #internalErrors = 0;
 
@@ -35,16 +38,17 @@ export class Backoff {
       throw error;
     this.#failed = true;
     this.#options.onRetry?.(error);
-    const ms = Math.max(this.#delay, Math.min((error.retryAfter ?? 0) * 1_000, 60_000));
-    this.#delay = Math.min(this.#delay * 2, MAX_DELAY_MS);
-    await sleep(ms, this.#options.signal);
+    const asked = Math.min((error.retryAfter ?? 0) * 1_000, 60_000);
+    const pause = Math.random() * this.#limitMs;
+    this.#limitMs = Math.min(this.#limitMs * 2, MAX_LIMIT_MS);
+    await sleep(asked + pause, this.#options.signal);
   }
 
   succeeded(): void {
     if (this.#failed) this.#options.onRecovered?.();
     this.#failed = false;
     this.#internalErrors = 0;
-    this.#delay = FIRST_DELAY_MS;
+    this.#limitMs = FIRST_LIMIT_MS;
   }
 }
 
