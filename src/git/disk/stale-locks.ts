@@ -10,6 +10,7 @@
 import { readdir, readFile, readlink, realpath, stat, unlink } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
+import { FairSemaphore } from '../../platform/limits/fair-semaphore.ts';
 
 /**
  * Minimum age if no other machine uses the folder. A younger lock may be held by a process started after `/proc` was
@@ -44,7 +45,7 @@ export class StaleLocks {
   /** Process ids of pushes on this server without a verdict yet. They may take hours, and lock no ref. */
   readonly #undecided = new Set<number>();
   /** Serializes removals per repository, because a removal must not act on locks that a concurrent removal found. */
-  readonly #removals = new Map<string, Promise<void>>();
+  readonly #removals = new FairSemaphore(Number.POSITIVE_INFINITY, { perKey: 1 });
 
   constructor({ isAlone }: Options) {
     this.#isAlone = isAlone;
@@ -101,13 +102,7 @@ export class StaleLocks {
     const old: string[] = [];
     for (const file of files) if (await this.#isOld(join(dir, file), file)) old.push(file);
     if (old.length === 0) return;
-    const previous = this.#removals.get(dir) ?? Promise.resolve();
-    const removal = previous.then(() => this.#removeUnheld(dir, old));
-    const settled = removal.catch(() => {});
-    this.#removals.set(dir, settled);
-    await removal.finally(() => {
-      if (this.#removals.get(dir) === settled) this.#removals.delete(dir);
-    });
+    await this.#removals.run(() => this.#removeUnheld(dir, old), { key: dir });
   }
 
   async #removeUnheld(dir: string, files: readonly string[]): Promise<void> {

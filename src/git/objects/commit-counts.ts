@@ -10,7 +10,7 @@ import { randomUUID } from 'node:crypto';
 import { readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { LRUCache } from 'lru-cache';
-import type { FairSemaphore } from '../../platform/limits/fair-semaphore.ts';
+import { FairSemaphore } from '../../platform/limits/fair-semaphore.ts';
 import { listPackFiles } from '../disk/pack-files.ts';
 import { GitError, git, gitLines } from '../processes/run.ts';
 
@@ -25,10 +25,15 @@ const LONG_INDEX_BYTES = LONG_HISTORY * 28;
 const TOTAL_LINE = /^([0-9a-f]{40}) (\d+)\n/gm;
 
 export class CommitTotals {
-  readonly #cache = new LRUCache<string, Promise<number>>({ max: 10_000 });
+  readonly #cache = new LRUCache<string, number, { dir: string }>({
+    max: 10_000,
+    fetchMethod: (commit, _before, { context: { dir } }) => this.#find(dir, commit),
+    // An eviction must not fail the callers.
+    ignoreFetchAbort: true,
+  });
   readonly #readSlots: FairSemaphore;
   /** Serializes writes to each file. */
-  readonly #writing = new Map<string, Promise<void>>();
+  readonly #writes = new FairSemaphore(Number.POSITIVE_INFINITY, { perKey: 1 });
 
   constructor(readSlots: FairSemaphore) {
     this.#readSlots = readSlots;
@@ -36,13 +41,7 @@ export class CommitTotals {
 
   /** Concurrent callers share one count. @throws as `git` */
   countCommits(dir: string, commit: string): Promise<number> {
-    const cached = this.#cache.get(commit);
-    if (cached) return cached;
-    const count = this.#find(dir, commit);
-    this.#cache.set(commit, count);
-    // Failures are not cached.
-    count.catch(() => this.#cache.delete(commit));
-    return count;
+    return this.#cache.forceFetch(commit, { context: { dir } });
   }
 
   async #find(dir: string, commit: string): Promise<number> {
@@ -56,16 +55,9 @@ export class CommitTotals {
   }
 
   #keep(dir: string, commit: string, total: number): Promise<void> {
-    const before = this.#writing.get(dir) ?? Promise.resolve();
-    const writing = before
-      .then(() => writeTotal(dir, commit, total))
-      // The file is only a cache. Writing fails when the disk is full, or the repository was deleted.
-      .catch(() => {})
-      .finally(() => {
-        if (this.#writing.get(dir) === writing) this.#writing.delete(dir);
-      });
-    this.#writing.set(dir, writing);
-    return writing;
+    const write = () => writeTotal(dir, commit, total);
+    // The file is only a cache. Writing fails when the disk is full, or the repository was deleted.
+    return this.#writes.run(write, { key: dir }).catch(() => {});
   }
 }
 

@@ -64,11 +64,15 @@ export type AheadBehind = { ahead: number; behind: number };
 export class DiffReader {
   readonly #readSlots: FairSemaphore;
   /** By both commit ids. Sizes count files of about 300 bytes each. */
-  readonly #lists = new LRUCache<string, Changes>({
+  readonly #lists = new LRUCache<string, Changes, { dir: string; range: Range }>({
     maxSize: 100_000,
     sizeCalculation: ({ files }) => files.length + 1,
+    // Concurrent callers share one read.
+    fetchMethod: (_key, _before, { context: { dir, range } }) =>
+      this.#readSlots.run(() => readChanges(dir, range), { key: dir }),
+    // An eviction must not fail the callers.
+    ignoreFetchAbort: true,
   });
-  readonly #underWay = new Map<string, Promise<Changes>>();
   /** By both commit ids. */
   readonly #distances = new LRUCache<string, AheadBehind>({ max: 10_000 });
 
@@ -78,22 +82,7 @@ export class DiffReader {
 
   /** @throws GitError when git takes too long; as `startGit` */
   changes(dir: string, range: Range): Promise<Changes> {
-    const key = `${range.from}..${range.to}`;
-    const cached = this.#lists.get(key);
-    if (cached) return Promise.resolve(cached);
-    const list = this.#underWay.get(key) ?? this.#read(key, dir, range);
-    this.#underWay.set(key, list);
-    return list;
-  }
-
-  async #read(key: string, dir: string, range: Range): Promise<Changes> {
-    try {
-      const changes = await this.#readSlots.run(() => readChanges(dir, range), { key: dir });
-      this.#lists.set(key, changes);
-      return changes;
-    } finally {
-      this.#underWay.delete(key);
-    }
+    return this.#lists.forceFetch(`${range.from}..${range.to}`, { context: { dir, range } });
   }
 
   /** One patch per file. The files must be consecutive in the list of this range. */

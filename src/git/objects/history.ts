@@ -22,7 +22,13 @@ type History = { commits: Commit[]; total: number };
 /** Caches totals and pages of commit ids. They never change, so only their number is limited. */
 export class HistoryCache {
   readonly totals: CommitTotals;
-  readonly pages = new LRUCache<string, Promise<string[]>>({ max: 2_000 });
+  /** The context walks the history. Concurrent callers share one walk. */
+  readonly pages = new LRUCache<string, string[], () => Promise<string[]>>({
+    max: 2_000,
+    fetchMethod: (_page, _before, { context: walk }) => walk(),
+    // An eviction must not fail the callers.
+    ignoreFetchAbort: true,
+  });
   readonly readSlots: FairSemaphore;
 
   constructor(readSlots: FairSemaphore) {
@@ -68,9 +74,8 @@ async function listCommitIds(
   const isCachedPage = skip + take <= CACHED_PAGE;
   const walked = isCachedPage ? { skip: 0, take: CACHED_PAGE } : { skip, take };
   const page = `${commit}+${walked.skip}+${walked.take}`;
-  const ids = await cached(pages, page, () =>
-    readSlots.run(() => walkCommitIds(dir, commit, walked.skip, walked.take), { key: dir }),
-  );
+  const walk = () => walkCommitIds(dir, commit, walked.skip, walked.take);
+  const ids = await pages.forceFetch(page, { context: () => readSlots.run(walk, { key: dir }) });
   return isCachedPage ? ids.slice(skip, skip + take) : ids;
 }
 
@@ -138,20 +143,6 @@ function readLarge(
 
 function idsOf(infos: readonly (ObjectInfo | null)[]): string[] {
   return infos.flatMap((info) => info?.oid ?? []);
-}
-
-/** Concurrent callers share one promise. Failures are not cached. */
-function cached<T>(
-  cache: LRUCache<string, Promise<T>>,
-  key: string,
-  find: () => Promise<T>,
-): Promise<T> {
-  const existing = cache.get(key);
-  if (existing) return existing;
-  const promise = find();
-  cache.set(key, promise);
-  promise.catch(() => cache.delete(key));
-  return promise;
 }
 
 async function walkCommitIds(
