@@ -143,8 +143,7 @@ class FilterMatcher {
   }
 
   #patternOf(text: string): Pattern {
-    const pattern = this.#patterns.get(text) ?? new Pattern(text);
-    this.#patterns.set(text, pattern);
+    const pattern = this.#patterns.getOrInsertComputed(text, () => new Pattern(text));
     return pattern;
   }
 

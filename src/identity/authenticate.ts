@@ -92,8 +92,7 @@ type AccountResult = Account | AppError | undefined;
 async function readAccount(pool: Pool, credential: Credential): Promise<AccountResult> {
   if (credential.kind === 'pat' || credential.kind === 'session') {
     const { kind, token } = credential;
-    const shared = reads.get(pool) ?? coalesce();
-    reads.set(pool, shared);
+    const shared = reads.getOrInsertComputed(pool, () => coalesce());
     const read = kind === 'pat' ? readByToken : readBySession;
     return shared(`${kind} ${token}`, () => read(pool, token));
   }

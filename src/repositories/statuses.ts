@@ -219,8 +219,7 @@ function batchByCommit<T>(read: ReadByCommit<T>) {
   const coalesced = coalesce<Map<string, T>>();
   const requested = new Map<string, Set<string>>();
   return async (pool: pg.Pool, repositoryId: string, sha: string): Promise<T | null> => {
-    const shas = requested.get(repositoryId) ?? new Set();
-    requested.set(repositoryId, shas.add(sha));
+    const shas = requested.getOrInsertComputed(repositoryId, () => new Set()).add(sha);
     const found = await coalesced(repositoryId, () => {
       requested.delete(repositoryId);
       return read(pool, repositoryId, [...shas]);

@@ -37,8 +37,7 @@ export class ConcurrencyLimits {
   constructor(webhooks: Iterable<ActiveWebhook>) {
     const totals = { all: 0, slow: 0 };
     for (const { namespaceId, isSlow } of webhooks) {
-      const used = this.#used.get(namespaceId) ?? { responsive: 0, slow: 0 };
-      this.#used.set(namespaceId, used);
+      const used = this.#used.getOrInsert(namespaceId, { responsive: 0, slow: 0 });
       used[isSlow ? 'slow' : 'responsive']++;
       totals.all++;
       if (isSlow) totals.slow++;

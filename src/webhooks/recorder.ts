@@ -187,10 +187,9 @@ function toEndpointStates(results: readonly Result[]): EndpointState[] {
   for (const { webhookId, url, attempt, status, isGone } of results) {
     if (!attempt) continue;
     const key = `${webhookId} ${url}`;
-    const state = states.get(key) ?? { webhookId, url, isOk: false, isGone: false };
+    const state = states.getOrInsert(key, { webhookId, url, isOk: false, isGone: false });
     state.isOk ||= status === 'succeeded';
     state.isGone ||= isGone;
-    states.set(key, state);
   }
   // A webhook whose URL changed has two states; the statement uses the state of its current URL.
   return [...states.values()];

@@ -164,9 +164,7 @@ export async function refreshSchedules(
   for (const [name, { on }] of file?.jobs ?? [])
     for (const { cron, timezone } of on?.schedule ?? []) {
       const key = `${timezone} ${cron}`;
-      const time = times.get(key) ?? { cron, timezone, jobNames: [] };
-      time.jobNames.push(name);
-      times.set(key, time);
+      times.getOrInsert(key, { cron, timezone, jobNames: [] }).jobNames.push(name);
     }
   const existing = await tx.schedule.findMany({ where: { repositoryId, name: null } });
   const createdById = creator?.userId ?? null;

@@ -82,8 +82,7 @@ function readNextEntriesOnce(
   jobId: string,
   after: number,
 ): Promise<NextEntries | null> {
-  const shared = reads.get(pool) ?? coalesce<NextEntries | null>();
-  reads.set(pool, shared);
+  const shared = reads.getOrInsertComputed(pool, () => coalesce());
   return shared(`${jobId} ${after}`, () => readNextEntries(pool, jobId, after));
 }
 

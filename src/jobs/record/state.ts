@@ -158,9 +158,7 @@ export async function moveJob(tx: Db, id: string, decide: Decide): Promise<Locke
  * locked, it is retried in a transaction of its own, and `decide` is called again.
  */
 export function commitMove(pool: pg.Pool, id: string, decide: Decide): Promise<LockedJob | null> {
-  const commit = commits.get(pool) ?? createMoveBatcher(pool);
-  commits.set(pool, commit);
-  return commit({ id, decide });
+  return commits.getOrInsertComputed(pool, createMoveBatcher)({ id, decide });
 }
 
 type MoveRequest = { id: string; decide: Decide };

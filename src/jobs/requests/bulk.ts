@@ -268,8 +268,8 @@ function checkInput({ filter, names }: BulkInput): void {
 const semaphores = new WeakMap<pg.Pool, FairSemaphore>();
 
 async function limitCalls<T>(pool: pg.Pool, key: string, work: () => Promise<T>): Promise<T> {
-  const semaphore = semaphores.get(pool) ?? new FairSemaphore(3, { perKey: 1, maxWaiting: 100 });
-  semaphores.set(pool, semaphore);
+  const make = () => new FairSemaphore(3, { perKey: 1, maxWaiting: 100 });
+  const semaphore = semaphores.getOrInsertComputed(pool, make);
   return semaphore.run(work, { key }).catch((error) => {
     throw error instanceof QueueTimeout
       ? busy('Too many changes of many jobs are under way')
@@ -324,8 +324,8 @@ class Report {
   }
 
   skip(reason: SkipReason, name: string, message = this.#messages[reason]): void {
-    const skipped = this.#skipped.get(reason) ?? { reason, message, count: 0, names: [] };
-    this.#skipped.set(reason, skipped);
+    const none = { reason, message, count: 0, names: [] };
+    const skipped = this.#skipped.getOrInsert(reason, none);
     skipped.count += 1;
     if (skipped.names.length < MAX_SKIPPED_NAMES) skipped.names.push(name);
   }

@@ -164,8 +164,7 @@ export function joinTail(
   after(from: Cursor, signal: AbortSignal): AsyncGenerator<OutboxEvent>;
 } {
   const { bus } = services;
-  const tails = tailsByBus.get(bus) ?? new Map<string, Tail>();
-  tailsByBus.set(bus, tails);
+  const tails = tailsByBus.getOrInsertComputed(bus, () => new Map());
   const { key } = sharedQuery;
   const running = tails.get(key);
   // Only the subscribers of a failed list see its error.

@@ -101,8 +101,7 @@ export class FairSemaphore {
       return Promise.reject(new QueueTimeout(`${this.#waitingCount} requests are already waiting`));
     const { promise, resolve, reject } = Promise.withResolvers<void>();
     const ticket: Ticket = { key, grant: resolve };
-    const tickets = this.#waiting.get(key) ?? new Set();
-    this.#waiting.set(key, tickets.add(ticket));
+    this.#waiting.getOrInsertComputed(key, () => new Set()).add(ticket);
     this.#waitingCount++;
     const refuse = () => {
       this.#forget(ticket);

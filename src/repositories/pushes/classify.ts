@@ -104,9 +104,8 @@ function groupByRef(recorded: readonly RecordedPush[]): RecordedUpdates {
   const updates = new Map<string, RecordedUpdate[]>();
   for (const { refs, at } of recorded)
     for (const { ref, before, after } of refs) {
-      const all = updates.get(ref) ?? [];
-      all.push({ ref, before: before ?? ZERO_ID, after: after ?? ZERO_ID, at });
-      updates.set(ref, all);
+      const update = { ref, before: before ?? ZERO_ID, after: after ?? ZERO_ID, at };
+      updates.getOrInsert(ref, []).push(update);
     }
   return updates;
 }

@@ -334,16 +334,6 @@ function succeeds([program = '', ...args]: string[]): Promise<boolean> {
 /** Results of trials, by their inputs. A process with several runners, as in tests, makes each trial once. */
 const trials = new Map<string, Promise<string | null>>();
 
-function memoizeTrial(
-  inputs: unknown,
-  runTrial: () => Promise<string | null>,
-): Promise<string | null> {
-  const name = JSON.stringify(inputs);
-  const known = trials.get(name) ?? runTrial();
-  trials.set(name, known);
-  return known;
-}
-
 type Trial = SandboxView & { prefix: readonly string[] };
 
 /** @returns why the sandbox does not work here, or null */
@@ -354,7 +344,8 @@ function findSandboxProblem(
   if (process.platform !== 'linux') return Promise.resolve('it exists on Linux only');
   const { mounts, uid, prefix } = trial;
   const targets = mounts.map(({ kind, to }) => [kind, to]);
-  return memoizeTrial([sandbox, prefix, targets, uid], () => {
+  const inputs = JSON.stringify([sandbox, prefix, targets, uid]);
+  return trials.getOrInsertComputed(inputs, () => {
     const command = sandboxCommand(sandbox, trial, 'shared', 'true');
     return tryCommand({ ...command, argv: [...prefix, ...command.argv], env: '' });
   });
@@ -373,7 +364,8 @@ async function findNetwork(
     );
   if (sandbox === 'none') return { network: 'host' };
   if (wanted === 'none') return { network: 'none' };
-  const problem = await memoizeTrial(['internet', trial], () => findInternetProblem(trial));
+  const inputs = JSON.stringify(['internet', trial]);
+  const problem = await trials.getOrInsertComputed(inputs, () => findInternetProblem(trial));
   if (problem === null) return { network: 'internet' };
   if (wanted)
     throw new ConfigError(`LOAM_JOB_NETWORK: jobs cannot have "${wanted}" here: ${problem}`);

@@ -85,9 +85,8 @@ export function openUserFiles(
   makeFolder(folder, 0o700);
   return (uid, nameserver) => {
     const key = `${uid}-${nameserver ?? 'unnamed'}`;
-    const files = known.get(key) ?? writeUserFiles(join(folder, key), { uid, home, nameserver });
-    known.set(key, files);
-    return files;
+    const write = () => writeUserFiles(join(folder, key), { uid, home, nameserver });
+    return known.getOrInsertComputed(key, write);
   };
 }
 

@@ -71,8 +71,7 @@ export class SortedHashes {
 
   add(hash: Buffer): void {
     const first = hash[0] as number;
-    const known = this.#byFirst.get(first) ?? new Set();
-    this.#byFirst.set(first, known.add(hashKey(hash)));
+    this.#byFirst.getOrInsertComputed(first, () => new Set()).add(hashKey(hash));
   }
 
   *batches(size: number): Generator<Buffer[]> {
