@@ -11,6 +11,7 @@ import {
   PAGE_ENTRIES,
   type StoredPage,
 } from '../record/journal-pages.ts';
+import { readAllowedPages } from './pages.ts';
 
 /** The maximum and the default of `tail`, as documented for the API. */
 const MAX_TAIL = 10_000;
@@ -30,9 +31,6 @@ export function resolveTail(tail: number | null | undefined): number {
 /**
  * Reads the last `tail` lines written after `since`, oldest first. The bytes of their pages are taken from `allowance`; if it
  * has fewer bytes left, only the newest of these lines are returned.
- *
- * The first query runs without a budget and tells how many bytes are needed. They are taken from the allowance, and the query
- * is repeated with that budget. If pages were merged in the meantime and more bytes are needed, this happens once more.
  * @throws AppError 400, 429
  */
 export async function readLogTail(
@@ -43,18 +41,15 @@ export async function readLogTail(
 ): Promise<LogTail> {
   const count = resolveTail(tail);
   const start = await firstSeqAfter(pool, jobId, since);
-  let budget = 0;
-  for (;;) {
-    const { needed, pages } = await readNewestPages(pool, jobId, { start, count, budget });
-    const granted = budget < needed ? await allowance.take(needed - budget) : 0;
-    if (granted > 0) {
-      budget += granted;
-      continue;
-    }
-    const entries = (await Promise.all(pages.map(decodePage))).flat();
-    const lines = selectLinesFrom(entries, start);
-    return { lines: lines.slice(-count), hasMore: lines.length > count || budget < needed };
-  }
+  // With one more line, which tells whether there are older ones.
+  const { page, bytes } = await readTailStart(pool, jobId, { start, count: count + 1 });
+  if (!page) return { lines: [], hasMore: false };
+  const lowest = Number(page.first_seq);
+  const range = { from: null, order: 'desc', count: Number.MAX_SAFE_INTEGER, lowest } as const;
+  const { pages, isWhole } = await readAllowedPages(pool, jobId, range, allowance, bytes);
+  const entries = (await Promise.all(pages.toReversed().map(decodePage))).flat();
+  const lines = selectLinesFrom(entries, start);
+  return { lines: lines.slice(-count), hasMore: lines.length > count || !isWhole };
 }
 
 /**
@@ -68,7 +63,7 @@ export async function findStreamStart(
 ): Promise<number> {
   const count = resolveTail(tail);
   const start = await firstSeqAfter(pool, jobId, since);
-  const { nextSeq, page, linesAfter } = await readPageOfTail(pool, jobId, { start, count });
+  const { nextSeq, page, linesAfter } = await readTailStart(pool, jobId, { start, count });
   const entries = page ? await decodePage(page) : [];
   const lines = selectLinesFrom(entries, start);
   const first = lines[Math.max(0, lines.length - (count - linesAfter))];
@@ -133,93 +128,51 @@ const EXPECTED_STATUS_CHANGES = 20;
 const SCAN_GROWTH = 4;
 
 /**
- * Selects the pages of job $1 that contain the last $3 numbers, but none before $2, with the lines and bytes in later pages.
- * This is a range of numbers, not a limit on pages: while statistics lag behind a growing log, PostgreSQL assumes that the
- * log is short and sorts all of it (measured: 0.8 s for the last ten of a million rows).
+ * Reads the page in which the last `count` lines begin.
+ * @returns the page, the number of lines in later pages, and the bytes of JSON of all these pages
  */
-const NEWEST_PAGES = `
-  job as (
-    select next_seq, greatest($2::bigint, next_seq - $3::bigint) as lower from jobs where id = $1
-  ), near as (
-    select first_seq, lines, bytes,
-      sum(lines) over newest - lines as lines_after,
-      sum(bytes) over newest - bytes as bytes_after
-    from journal_pages, job
-    where job_id = $1 and first_seq > lower - ${PAGE_ENTRIES} and last_seq >= lower
-    window newest as (order by first_seq desc)
-  )`;
-
-/**
- * Chooses the newest pages that hold more than `count` lines after `start`, or all pages after `start` if they hold fewer.
- * @returns the newest of the chosen pages that fit into `budget` bytes, and `needed`, the bytes of all chosen pages
- */
-async function readNewestPages(
-  pool: pg.Pool,
-  jobId: string,
-  { start, count, budget }: LineSelection & { budget: number },
-): Promise<{ needed: number; pages: StoredPage[] }> {
-  for (let entries = count + EXPECTED_STATUS_CHANGES; ; entries *= SCAN_GROWTH) {
-    const { rows } = await pool.query<NewestRow>({
-      name: 'loam-newest-pages',
-      text: `
-        with ${NEWEST_PAGES}, chosen as (select * from near where lines_after <= $4)
-        select lower, coalesce(lines_found, 0) as lines_found, coalesce(needed, 0) as needed, page.*
-        from job cross join (
-          select max(lines_after + lines) as lines_found from near
-        ) total_lines cross join (
-          select max(bytes_after + bytes) as needed from chosen
-        ) total_bytes left join (
-          select first_seq, journal_pages.bytes, compressed, data
-          from chosen join journal_pages using (first_seq)
-          where job_id = $1 and bytes_after + journal_pages.bytes <= $5
-        ) page on true
-        order by first_seq`,
-      values: [jobId, start, entries, count, budget],
-    });
-    const [row] = rows;
-    if (!row) return { needed: 0, pages: [] };
-    if (Number(row.lines_found) > count || Number(row.lower) <= start)
-      return { needed: Number(row.needed), pages: rows.filter((page) => page.data !== null) };
-  }
-}
-
-type NewestRow = StoredPage & { lower: string; lines_found: string; needed: string };
-
-/** Reads the page in which the last `count` lines begin. @returns the page, and the number of lines in later pages */
-async function readPageOfTail(
+async function readTailStart(
   pool: pg.Pool,
   jobId: string,
   { start, count }: LineSelection,
-): Promise<{ nextSeq: number; page: StoredPage | null; linesAfter: number }> {
+): Promise<{ nextSeq: number; page: StoredPage | null; linesAfter: number; bytes: number }> {
   for (let entries = count + EXPECTED_STATUS_CHANGES; ; entries *= SCAN_GROWTH) {
-    const { rows } = await pool.query<OldestRow>({
-      name: 'loam-oldest-page',
+    // Selects by a range of numbers, not by a limit on pages: while statistics lag behind a growing log, PostgreSQL assumes that
+    // the log is short and sorts all of it (measured: 0.8 s for the last ten of a million rows).
+    const { rows } = await pool.query<TailStartRow>({
+      name: 'loam-log-tail-start',
       text: `
-        with ${NEWEST_PAGES}, oldest as (
-          select first_seq, lines_after, lines_after + lines as lines_found from near
+        with job as (
+          select next_seq, greatest($2::bigint, next_seq - $3::bigint) as lower from jobs where id = $1
+        ), near as (
+          select first_seq, lines,
+            sum(lines) over newest - lines as lines_after, sum(bytes) over newest as tail_bytes
+          from journal_pages, job
+          where job_id = $1 and first_seq > lower - ${PAGE_ENTRIES} and last_seq >= lower
+          window newest as (order by first_seq desc)
+        ), oldest as (
+          select first_seq, lines_after, lines_after + lines as lines_found, tail_bytes from near
           where lines_after < $4 and lines > 0 order by first_seq limit 1
         )
         select lower, next_seq, coalesce(lines_found, 0) as lines_found,
-          coalesce(lines_after, 0) as lines_after, first_seq, bytes, compressed, data
+          coalesce(lines_after, 0) as lines_after, coalesce(tail_bytes, 0) as tail_bytes,
+          first_seq, bytes, compressed, data
         from job left join (
           oldest join journal_pages using (first_seq)
         ) on job_id = $1`,
       values: [jobId, start, entries, count],
     });
     const [row] = rows;
-    if (!row) return { nextSeq: 1, page: null, linesAfter: 0 };
+    if (!row) return { nextSeq: 1, page: null, linesAfter: 0, bytes: 0 };
     if (Number(row.lines_found) >= count || Number(row.lower) <= start)
       return {
         nextSeq: Number(row.next_seq),
         page: row.data ? row : null,
         linesAfter: Number(row.lines_after),
+        bytes: Number(row.tail_bytes),
       };
   }
 }
 
-type OldestRow = StoredPage & {
-  lower: string;
-  next_seq: string;
-  lines_found: string;
-  lines_after: string;
-};
+type TailStartRow = StoredPage &
+  Record<'lower' | 'next_seq' | 'lines_found' | 'lines_after' | 'tail_bytes', string>;

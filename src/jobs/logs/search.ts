@@ -12,7 +12,8 @@ import {
   type LineEntry,
   parsePage,
 } from '../record/journal-pages.ts';
-import { type JournalPage, readJournalStep } from './walk.ts';
+import type { JournalPage } from './pages.ts';
+import { readJournalStep } from './walk.ts';
 
 export type SearchQuery = {
   text: string;

@@ -4,12 +4,8 @@ import type pg from 'pg';
 import { invalid } from '../../base/errors.ts';
 import { MicrosecondDate, toMicroseconds } from '../../platform/database/times.ts';
 import type { Allowance } from '../../platform/limits/reads.ts';
-import {
-  decodePage,
-  type JournalEntry,
-  PAGE_ENTRIES,
-  type StoredPage,
-} from '../record/journal-pages.ts';
+import { decodePage, type JournalEntry } from '../record/journal-pages.ts';
+import { readAllowedPages, type SeqRange } from './pages.ts';
 import { firstSeqAfter } from './read.ts';
 
 export type WindowQuery = {
@@ -51,31 +47,22 @@ export async function readWindow(
   const from = at
     ? await firstSeqAfter(pool, jobId, new MicrosecondDate(toMicroseconds(at) - 1))
     : (after ?? 0) + 1;
-  const range = isForwards ? { low: from, end: null } : { low: null, end: before ?? null };
-  let budget = 0;
-  for (;;) {
-    const { needed, low, high, next, pages } = await readWindowPages(pool, jobId, {
-      ...range,
-      count,
-      budget,
-    });
-    const granted = budget < needed ? await allowance.take(needed - budget) : 0;
-    if (granted > 0) {
-      budget += granted;
-      continue;
-    }
-    const entries = (await Promise.all(pages.map(decodePage)))
-      .flat()
-      .filter(({ seq }) => seq >= low && seq <= high);
-    const oldest = entries[0]?.seq ?? (isForwards ? low : Math.min(high + 1, next));
-    const newest = entries.at(-1)?.seq ?? oldest - 1;
-    return {
-      entries,
-      hasOlder: oldest > 1 && next > 1,
-      hasNewer: newest < next - 1,
-      lastSeq: next - 1,
-    };
-  }
+  const range: SeqRange = isForwards
+    ? { from, order: 'asc', count }
+    : { from: before ?? null, order: 'desc', count };
+  const { low, high, next, pages } = await readAllowedPages(pool, jobId, range, allowance);
+  const oldestFirst = isForwards ? pages : pages.toReversed();
+  const entries = (await Promise.all(oldestFirst.map(decodePage)))
+    .flat()
+    .filter(({ seq }) => seq >= low && seq <= high);
+  const oldest = entries[0]?.seq ?? (isForwards ? low : Math.min(high + 1, next));
+  const newest = entries.at(-1)?.seq ?? oldest - 1;
+  return {
+    entries,
+    hasOlder: oldest > 1 && next > 1,
+    hasNewer: newest < next - 1,
+    lastSeq: next - 1,
+  };
 }
 
 function checkQuery({ first, after, at, last, before }: WindowQuery) {
@@ -92,58 +79,3 @@ function checkQuery({ first, after, at, last, before }: WindowQuery) {
     throw invalid(isForwards ? 'first' : 'last', `must be from 1 to ${MAX_ENTRIES}`);
   return { isForwards, count };
 }
-
-type SeqRange = {
-  /** Reading forwards: the lowest number. Null when reading backwards. */
-  low: number | null;
-  /** Reading backwards: the number after the highest; null for the end of the log. */
-  end: number | null;
-  count: number;
-};
-
-/**
- * Reads the pages with these numbers, from the start of the window until `budget` bytes are used.
- * @returns the pages; `needed`, the bytes of all pages of the window; `next`, the next unused number
- */
-async function readWindowPages(
-  pool: pg.Pool,
-  jobId: string,
-  { low, end, count, budget }: SeqRange & { budget: number },
-): Promise<{ needed: number; low: number; high: number; next: number; pages: StoredPage[] }> {
-  const { rows } = await pool.query<WindowRow>({
-    name: 'loam-log-window',
-    // A range of numbers instead of a limit on pages, for the reason given at `NEWEST_PAGES` in `read.ts`.
-    text: `
-      with seq_range as (
-        select next_seq,
-          coalesce($2::bigint, greatest(1, least($3::bigint, next_seq) - $4::bigint)) as low,
-          coalesce($2::bigint + $4::bigint, least($3::bigint, next_seq)) - 1 as high
-        from jobs where id = $1
-      ), near as (
-        select first_seq, case when $2::bigint is null
-            then sum(bytes) over (order by first_seq desc) else sum(bytes) over (order by first_seq)
-          end as bytes_read
-        from journal_pages, seq_range
-        where job_id = $1 and first_seq > low - ${PAGE_ENTRIES} and first_seq <= high
-          and last_seq >= low
-      )
-      select next_seq, low, high, coalesce((select max(bytes_read) from near), 0) as needed, page.*
-      from seq_range left join (
-        select first_seq, bytes, compressed, data
-        from near join journal_pages using (first_seq) where job_id = $1 and bytes_read <= $5
-      ) page on true
-      order by first_seq`,
-    values: [jobId, low, end, count, budget],
-  });
-  const [row] = rows;
-  if (!row) return { needed: 0, low: 1, high: 0, next: 1, pages: [] };
-  return {
-    needed: Number(row.needed),
-    low: Number(row.low),
-    high: Number(row.high),
-    next: Number(row.next_seq),
-    pages: rows.filter((page) => page.data !== null),
-  };
-}
-
-type WindowRow = StoredPage & { next_seq: string; low: string; high: string; needed: string };
