@@ -33,36 +33,32 @@ const SET_VARIABLE = graphql(`
 const DELETE_VARIABLE = graphql(`
   mutation DeleteVariable($input: DeleteVariableInput!) { deleteVariable(input: $input) { id } }
 `);
-const SECRETS_OF_REPOSITORY = graphql(`
-  query SecretsOfRepository($namespace: String!, $name: String!, $first: Int!, $after: String) {
-    repository(namespace: $namespace, name: $name) {
+const SECRETS = graphql(`
+  query Secrets(
+    $namespace: String!, $name: String!, $ofRepository: Boolean!, $first: Int!, $after: String
+  ) {
+    repository(namespace: $namespace, name: $name) @include(if: $ofRepository) {
+      secrets(first: $first, after: $after) {
+        nodes { name refs updatedBy updatedAt lastUsedAt } pageInfo { hasNextPage endCursor }
+      }
+    }
+    namespace(name: $namespace) @skip(if: $ofRepository) {
       secrets(first: $first, after: $after) {
         nodes { name refs updatedBy updatedAt lastUsedAt } pageInfo { hasNextPage endCursor }
       }
     }
   }
 `);
-const SECRETS_OF_NAMESPACE = graphql(`
-  query SecretsOfNamespace($namespace: String!, $first: Int!, $after: String) {
-    namespace(name: $namespace) {
-      secrets(first: $first, after: $after) {
-        nodes { name refs updatedBy updatedAt lastUsedAt } pageInfo { hasNextPage endCursor }
-      }
-    }
-  }
-`);
-const VARIABLES_OF_REPOSITORY = graphql(`
-  query VariablesOfRepository($namespace: String!, $name: String!, $first: Int!, $after: String) {
-    repository(namespace: $namespace, name: $name) {
+const VARIABLES = graphql(`
+  query Variables(
+    $namespace: String!, $name: String!, $ofRepository: Boolean!, $first: Int!, $after: String
+  ) {
+    repository(namespace: $namespace, name: $name) @include(if: $ofRepository) {
       variables(first: $first, after: $after) {
         nodes { name value updatedBy updatedAt lastUsedAt } pageInfo { hasNextPage endCursor }
       }
     }
-  }
-`);
-const VARIABLES_OF_NAMESPACE = graphql(`
-  query VariablesOfNamespace($namespace: String!, $first: Int!, $after: String) {
-    namespace(name: $namespace) {
+    namespace(name: $namespace) @skip(if: $ofRepository) {
       variables(first: $first, after: $after) {
         nodes { name value updatedBy updatedAt lastUsedAt } pageInfo { hasNextPage endCursor }
       }
@@ -248,32 +244,31 @@ function ownerName({ namespace, repository }: Owner): string {
 }
 
 function listSecrets(client: Client, owner: Owner) {
-  const { namespace, repository: name } = owner;
   return toArray(
     readPages(
-      async (range) =>
-        name === null
-          ? (await client.graphql(SECRETS_OF_NAMESPACE, { namespace, ...range })).namespace?.secrets
-          : (await client.graphql(SECRETS_OF_REPOSITORY, { namespace, name, ...range })).repository
-              ?.secrets,
+      async (range) => {
+        const found = await client.graphql(SECRETS, { ...ownerVariables(owner), ...range });
+        return (found.repository ?? found.namespace)?.secrets;
+      },
       { what: ownerName(owner) },
     ),
   );
 }
 
 function listVariables(client: Client, owner: Owner) {
-  const { namespace, repository: name } = owner;
   return toArray(
     readPages(
-      async (range) =>
-        name === null
-          ? (await client.graphql(VARIABLES_OF_NAMESPACE, { namespace, ...range })).namespace
-              ?.variables
-          : (await client.graphql(VARIABLES_OF_REPOSITORY, { namespace, name, ...range }))
-              .repository?.variables,
+      async (range) => {
+        const found = await client.graphql(VARIABLES, { ...ownerVariables(owner), ...range });
+        return (found.repository ?? found.namespace)?.variables;
+      },
       { what: ownerName(owner) },
     ),
   );
+}
+
+function ownerVariables({ namespace, repository }: Owner) {
+  return { namespace, name: repository ?? '', ofRepository: repository !== null };
 }
 
 function describeRefs(refs: readonly string[]): string {
