@@ -70,6 +70,44 @@ export function Dialog({
   );
 }
 
+/** A dialog with the fields of a form, the problem of its mutation, and buttons to cancel and to submit it. */
+export function FormDialog({
+  title,
+  verb,
+  form: { problem, busy },
+  submit,
+  onClose,
+  children,
+}: {
+  title: string;
+  verb: string;
+  form: { problem: Problem | null; busy: boolean };
+  submit: () => Promise<void>;
+  onClose: () => void;
+  children: ReactNode;
+}) {
+  return (
+    <Dialog title={title} onClose={onClose}>
+      <form
+        className="space-y-4"
+        onSubmit={(event) => {
+          event.preventDefault();
+          void submit();
+        }}
+      >
+        {children}
+        {problem && <ProblemBox problem={problem} />}
+        <div className="flex justify-end gap-2">
+          <Button onClick={onClose}>Cancel</Button>
+          <Button type="submit" look="primary" busy={busy}>
+            {verb}
+          </Button>
+        </div>
+      </form>
+    </Dialog>
+  );
+}
+
 /** Moves the focus to the page when the element that had it is gone. */
 function focusPage(): void {
   document.getElementById('main')?.focus({ preventScroll: true });

@@ -1,10 +1,8 @@
 import { useState } from 'react';
 import { useFormMutation } from '../../graphql/act.ts';
-import { Button } from '../../ui/button.tsx';
-import { Dialog } from '../../ui/dialog.tsx';
+import { FormDialog } from '../../ui/dialog.tsx';
 import { Field, Input, Select, TextArea } from '../../ui/field.tsx';
 import { notify } from '../../ui/notices.tsx';
-import { ProblemBox } from '../../ui/problem.tsx';
 import { StoredValueList } from './list.tsx';
 import { DeleteSecret, type Owner, type SecretData, SetSecret } from './queries.ts';
 
@@ -84,74 +82,65 @@ function SecretDialog({
     onClose();
   }
   return (
-    <Dialog title={secret ? `Edit ${secret.name}` : 'New secret'} onClose={onClose}>
-      <form
-        className="space-y-4"
-        onSubmit={(event) => {
-          event.preventDefault();
-          void submit();
-        }}
-      >
-        {!secret && (
-          <Field
-            label="Name"
-            hint="The name of the environment variable, such as NPM_TOKEN"
-            problem={save.fieldError('name')}
-          >
-            <Input
-              required
-              autoComplete="off"
-              value={name}
-              onChange={({ target }) => setName(target.value)}
-            />
-          </Field>
-        )}
+    <FormDialog
+      title={secret ? `Edit ${secret.name}` : 'New secret'}
+      verb="Save secret"
+      form={save}
+      submit={submit}
+      onClose={onClose}
+    >
+      {!secret && (
         <Field
-          label="Value"
-          hint={secret ? 'Leave it empty to keep the present value.' : 'It is never shown again.'}
-          problem={save.fieldError('value')}
+          label="Name"
+          hint="The name of the environment variable, such as NPM_TOKEN"
+          problem={save.fieldError('name')}
         >
-          <TextArea
-            required={!secret}
-            rows={4}
+          <Input
+            required
             autoComplete="off"
-            className="font-mono text-[13px]"
-            value={value}
-            onChange={({ target }) => setValue(target.value)}
+            value={name}
+            onChange={({ target }) => setName(target.value)}
           />
         </Field>
-        <Field
-          label="Available to"
-          hint={HINTS[availability]}
-          problem={availability === 'patterns' ? null : save.fieldError('refs')}
+      )}
+      <Field
+        label="Value"
+        hint={secret ? 'Leave it empty to keep the present value.' : 'It is never shown again.'}
+        problem={save.fieldError('value')}
+      >
+        <TextArea
+          required={!secret}
+          rows={4}
+          autoComplete="off"
+          className="font-mono text-[13px]"
+          value={value}
+          onChange={({ target }) => setValue(target.value)}
+        />
+      </Field>
+      <Field
+        label="Available to"
+        hint={HINTS[availability]}
+        problem={availability === 'patterns' ? null : save.fieldError('refs')}
+      >
+        <Select
+          value={availability}
+          onChange={({ target }) => setAvailability(target.value as Availability)}
         >
-          <Select
-            value={availability}
-            onChange={({ target }) => setAvailability(target.value as Availability)}
-          >
-            <option value="protected">Jobs of protected branches</option>
-            <option value="patterns">Jobs of certain branches and tags</option>
-            <option value="all">All jobs</option>
-          </Select>
+          <option value="protected">Jobs of protected branches</option>
+          <option value="patterns">Jobs of certain branches and tags</option>
+          <option value="all">All jobs</option>
+        </Select>
+      </Field>
+      {availability === 'patterns' && (
+        <Field
+          label="Branches and tags"
+          hint="Names or patterns, separated by spaces: main release/* tags/v*"
+          problem={save.fieldError('refs')}
+        >
+          <Input required value={patterns} onChange={({ target }) => setPatterns(target.value)} />
         </Field>
-        {availability === 'patterns' && (
-          <Field
-            label="Branches and tags"
-            hint="Names or patterns, separated by spaces: main release/* tags/v*"
-            problem={save.fieldError('refs')}
-          >
-            <Input required value={patterns} onChange={({ target }) => setPatterns(target.value)} />
-          </Field>
-        )}
-        {save.problem && <ProblemBox problem={save.problem} />}
-        <div className="flex justify-end gap-2">
-          <Button onClick={onClose}>Cancel</Button>
-          <Button type="submit" look="primary" busy={save.busy}>
-            Save secret
-          </Button>
-        </div>
-      </form>
-    </Dialog>
+      )}
+    </FormDialog>
   );
 }
 

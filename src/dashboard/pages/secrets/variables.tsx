@@ -1,10 +1,8 @@
 import { useState } from 'react';
 import { useFormMutation } from '../../graphql/act.ts';
-import { Button } from '../../ui/button.tsx';
-import { Dialog } from '../../ui/dialog.tsx';
+import { FormDialog } from '../../ui/dialog.tsx';
 import { Field, Input, TextArea } from '../../ui/field.tsx';
 import { notify } from '../../ui/notices.tsx';
-import { ProblemBox } from '../../ui/problem.tsx';
 import { StoredValueList } from './list.tsx';
 import { DeleteVariable, type Owner, SetVariable, type VariableData } from './queries.ts';
 
@@ -58,44 +56,35 @@ function VariableDialog({
     onClose();
   }
   return (
-    <Dialog title={variable ? `Edit ${variable.name}` : 'New variable'} onClose={onClose}>
-      <form
-        className="space-y-4"
-        onSubmit={(event) => {
-          event.preventDefault();
-          void submit();
-        }}
-      >
-        {!variable && (
-          <Field
-            label="Name"
-            hint="The name of the environment variable"
-            problem={save.fieldError('name')}
-          >
-            <Input
-              required
-              autoComplete="off"
-              value={name}
-              onChange={({ target }) => setName(target.value)}
-            />
-          </Field>
-        )}
-        <Field label="Value" problem={save.fieldError('value')}>
-          <TextArea
-            rows={4}
-            className="font-mono text-[13px]"
-            value={value}
-            onChange={({ target }) => setValue(target.value)}
+    <FormDialog
+      title={variable ? `Edit ${variable.name}` : 'New variable'}
+      verb="Save variable"
+      form={save}
+      submit={submit}
+      onClose={onClose}
+    >
+      {!variable && (
+        <Field
+          label="Name"
+          hint="The name of the environment variable"
+          problem={save.fieldError('name')}
+        >
+          <Input
+            required
+            autoComplete="off"
+            value={name}
+            onChange={({ target }) => setName(target.value)}
           />
         </Field>
-        {save.problem && <ProblemBox problem={save.problem} />}
-        <div className="flex justify-end gap-2">
-          <Button onClick={onClose}>Cancel</Button>
-          <Button type="submit" look="primary" busy={save.busy}>
-            Save variable
-          </Button>
-        </div>
-      </form>
-    </Dialog>
+      )}
+      <Field label="Value" problem={save.fieldError('value')}>
+        <TextArea
+          rows={4}
+          className="font-mono text-[13px]"
+          value={value}
+          onChange={({ target }) => setValue(target.value)}
+        />
+      </Field>
+    </FormDialog>
   );
 }

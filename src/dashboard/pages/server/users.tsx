@@ -5,7 +5,7 @@ import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import { startData } from '../../start.ts';
 import { Button } from '../../ui/button.tsx';
 import { OneTimeSecret } from '../../ui/copy.tsx';
-import { Confirm, Dialog } from '../../ui/dialog.tsx';
+import { Confirm, Dialog, FormDialog } from '../../ui/dialog.tsx';
 import { Field, Input, Select } from '../../ui/field.tsx';
 import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { notify } from '../../ui/notices.tsx';
@@ -189,56 +189,49 @@ function NewUser({
   const [email, setEmail] = useState('');
   const [plan, setPlan] = useState<Plan>('FREE');
   return (
-    <Dialog title="New user" onClose={onClose}>
-      <form
-        className="space-y-4"
-        onSubmit={async (event) => {
-          event.preventDefault();
-          const { data } = await create.run({ input: { username, email, plan } });
-          if (data) onCreated(username);
-        }}
+    <FormDialog
+      title="New user"
+      verb="Create user"
+      form={create}
+      submit={async () => {
+        const { data } = await create.run({ input: { username, email, plan } });
+        if (data) onCreated(username);
+      }}
+      onClose={onClose}
+    >
+      <Field
+        label="User name"
+        hint="1 to 39 of a-z, 0-9 and -, with no hyphen at either end"
+        problem={create.fieldError('username')}
       >
-        <Field
-          label="User name"
-          hint="1 to 39 of a-z, 0-9 and -, with no hyphen at either end"
-          problem={create.fieldError('username')}
-        >
-          <Input
-            value={username}
-            onChange={({ target }) => setUsername(target.value)}
-            required
-            maxLength={39}
-            autoComplete="off"
-          />
-        </Field>
-        <Field label="Email" problem={create.fieldError('email')}>
-          <Input
-            type="email"
-            value={email}
-            onChange={({ target }) => setEmail(target.value)}
-            required
-            autoComplete="off"
-          />
-        </Field>
-        <Field label="Plan" problem={create.fieldError('plan')}>
-          <Select value={plan} onChange={({ target }) => setPlan(target.value as Plan)}>
-            {PLANS.map(([value, label]) => (
-              <option key={value} value={value}>
-                {label}
-              </option>
-            ))}
-          </Select>
-        </Field>
-        <p className="text-sm text-dim">Next, this page shows a sign-in link for the user, once.</p>
-        {create.problem && <ProblemBox problem={create.problem} />}
-        <div className="flex justify-end gap-2">
-          <Button onClick={onClose}>Cancel</Button>
-          <Button type="submit" look="primary" busy={create.busy}>
-            Create user
-          </Button>
-        </div>
-      </form>
-    </Dialog>
+        <Input
+          value={username}
+          onChange={({ target }) => setUsername(target.value)}
+          required
+          maxLength={39}
+          autoComplete="off"
+        />
+      </Field>
+      <Field label="Email" problem={create.fieldError('email')}>
+        <Input
+          type="email"
+          value={email}
+          onChange={({ target }) => setEmail(target.value)}
+          required
+          autoComplete="off"
+        />
+      </Field>
+      <Field label="Plan" problem={create.fieldError('plan')}>
+        <Select value={plan} onChange={({ target }) => setPlan(target.value as Plan)}>
+          {PLANS.map(([value, label]) => (
+            <option key={value} value={value}>
+              {label}
+            </option>
+          ))}
+        </Select>
+      </Field>
+      <p className="text-sm text-dim">Next, this page shows a sign-in link for the user, once.</p>
+    </FormDialog>
   );
 }
 

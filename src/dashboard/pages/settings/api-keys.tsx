@@ -2,13 +2,11 @@ import { useState } from 'react';
 import { useFormMutation } from '../../graphql/act.ts';
 import { graphql } from '../../graphql/graphql.ts';
 import { startData } from '../../start.ts';
-import { Button } from '../../ui/button.tsx';
-import { Dialog } from '../../ui/dialog.tsx';
+import { FormDialog } from '../../ui/dialog.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { Field, Input, Select } from '../../ui/field.tsx';
 import { useRetryingQuery } from '../../ui/load.tsx';
 import { useAfterCursor } from '../../ui/paging.tsx';
-import { ProblemBox } from '../../ui/problem.tsx';
 import { formatCurl } from '../../ui/shell.ts';
 import { TerminalBox } from '../../ui/terminal-box.tsx';
 import { CreatedDialog, CredentialsPage, ExpiryField } from './credentials.tsx';
@@ -123,55 +121,46 @@ function NewApiKey({ onClose }: { onClose: () => void }) {
       />
     );
   return (
-    <Dialog title="New API key" onClose={onClose}>
-      <form
-        className="space-y-5"
-        onSubmit={(event) => {
-          event.preventDefault();
-          void submit();
-        }}
+    <FormDialog
+      title="New API key"
+      verb="Create API key"
+      form={create}
+      submit={submit}
+      onClose={onClose}
+    >
+      <Field
+        label="Name"
+        hint="Letters, digits and . _ -; unique on this server"
+        problem={create.fieldError('name')}
       >
-        <Field
-          label="Name"
-          hint="Letters, digits and . _ -; unique on this server"
-          problem={create.fieldError('name')}
-        >
-          <Input
-            value={name}
-            onChange={({ target }) => setName(target.value)}
-            required
-            maxLength={100}
-            autoComplete="off"
-          />
-        </Field>
-        <ExpiryField days={days} onChange={setDays} problem={create.fieldError('expiresInDays')} />
-        <ScopeFields
-          chosen={scopes}
-          onChange={setScopes}
-          problem={isMissingScopes ? 'Choose at least one.' : create.fieldError('scopes')}
+        <Input
+          value={name}
+          onChange={({ target }) => setName(target.value)}
+          required
+          maxLength={100}
+          autoComplete="off"
         />
-        <Field
-          label="Where it works"
-          hint="You can choose a namespace that you administer"
-          problem={create.fieldError('namespace')}
-        >
-          <Select value={namespace} onChange={({ target }) => setNamespace(target.value)}>
-            <option value="">Everywhere I have access</option>
-            {administered.map(({ id, name: each }) => (
-              <option key={id} value={each}>
-                Only in {each}
-              </option>
-            ))}
-          </Select>
-        </Field>
-        {create.problem && <ProblemBox problem={create.problem} />}
-        <div className="flex justify-end gap-2">
-          <Button onClick={onClose}>Cancel</Button>
-          <Button type="submit" look="primary" busy={create.busy}>
-            Create API key
-          </Button>
-        </div>
-      </form>
-    </Dialog>
+      </Field>
+      <ExpiryField days={days} onChange={setDays} problem={create.fieldError('expiresInDays')} />
+      <ScopeFields
+        chosen={scopes}
+        onChange={setScopes}
+        problem={isMissingScopes ? 'Choose at least one.' : create.fieldError('scopes')}
+      />
+      <Field
+        label="Where it works"
+        hint="You can choose a namespace that you administer"
+        problem={create.fieldError('namespace')}
+      >
+        <Select value={namespace} onChange={({ target }) => setNamespace(target.value)}>
+          <option value="">Everywhere I have access</option>
+          {administered.map(({ id, name: each }) => (
+            <option key={id} value={each}>
+              Only in {each}
+            </option>
+          ))}
+        </Select>
+      </Field>
+    </FormDialog>
   );
 }

@@ -1,15 +1,13 @@
 import { useState } from 'react';
 import { useFormMutation } from '../../graphql/act.ts';
 import { graphql } from '../../graphql/graphql.ts';
-import { Button } from '../../ui/button.tsx';
 import { CopyableText, CopyButton } from '../../ui/copy.tsx';
-import { Dialog } from '../../ui/dialog.tsx';
+import { FormDialog } from '../../ui/dialog.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { Field, Input, TextArea } from '../../ui/field.tsx';
 import { useRetryingQuery } from '../../ui/load.tsx';
 import { notify } from '../../ui/notices.tsx';
 import { useAfterCursor } from '../../ui/paging.tsx';
-import { ProblemBox } from '../../ui/problem.tsx';
 import { CredentialsPage } from './credentials.tsx';
 
 const SshKeysQuery = graphql(`
@@ -76,57 +74,50 @@ function NewKey({ onClose }: { onClose: () => void }) {
   const [title, setTitle] = useState('');
   const [key, setKey] = useState('');
   return (
-    <Dialog title="Add an SSH key" onClose={onClose}>
-      <form
-        className="space-y-4"
-        onSubmit={async (event) => {
-          event.preventDefault();
-          const { data } = await add.run({ title: title.trim(), key: key.trim() });
-          if (!data) return;
-          notify(`The key ${data.addSshKey?.sshKey.title} was added.`);
-          onClose();
-        }}
+    <FormDialog
+      title="Add an SSH key"
+      verb="Add key"
+      form={add}
+      submit={async () => {
+        const { data } = await add.run({ title: title.trim(), key: key.trim() });
+        if (!data) return;
+        notify(`The key ${data.addSshKey?.sshKey.title} was added.`);
+        onClose();
+      }}
+      onClose={onClose}
+    >
+      <Field
+        label="Public key"
+        hint="The content of a file that ends in .pub. Never paste the private key."
+        problem={add.fieldError('key')}
       >
-        <Field
-          label="Public key"
-          hint="The content of a file that ends in .pub. Never paste the private key."
-          problem={add.fieldError('key')}
-        >
-          <TextArea
-            value={key}
-            onChange={({ target }) => setKey(target.value)}
-            rows={4}
-            required
-            placeholder="ssh-ed25519 AAAA… me@laptop"
-            className="font-mono text-[13px] break-all"
-          />
-        </Field>
-        <Field
-          label="Title"
-          hint="If empty, the comment at the end of the key is used"
-          problem={add.fieldError('title')}
-        >
-          <Input
-            value={title}
-            onChange={({ target }) => setTitle(target.value)}
-            maxLength={100}
-            autoComplete="off"
-          />
-        </Field>
-        <details className="text-sm">
-          <summary className="text-dim">How to create a key</summary>
-          <div className="mt-2">
-            <CopyableText text={KEYGEN_COMMANDS} />
-          </div>
-        </details>
-        {add.problem && <ProblemBox problem={add.problem} />}
-        <div className="flex justify-end gap-2">
-          <Button onClick={onClose}>Cancel</Button>
-          <Button type="submit" look="primary" busy={add.busy}>
-            Add key
-          </Button>
+        <TextArea
+          value={key}
+          onChange={({ target }) => setKey(target.value)}
+          rows={4}
+          required
+          placeholder="ssh-ed25519 AAAA… me@laptop"
+          className="font-mono text-[13px] break-all"
+        />
+      </Field>
+      <Field
+        label="Title"
+        hint="If empty, the comment at the end of the key is used"
+        problem={add.fieldError('title')}
+      >
+        <Input
+          value={title}
+          onChange={({ target }) => setTitle(target.value)}
+          maxLength={100}
+          autoComplete="off"
+        />
+      </Field>
+      <details className="text-sm">
+        <summary className="text-dim">How to create a key</summary>
+        <div className="mt-2">
+          <CopyableText text={KEYGEN_COMMANDS} />
         </div>
-      </form>
-    </Dialog>
+      </details>
+    </FormDialog>
   );
 }

@@ -1,14 +1,12 @@
 import { useState } from 'react';
 import { useFormMutation } from '../../graphql/act.ts';
 import { graphql, type ResultOf } from '../../graphql/graphql.ts';
-import { Button } from '../../ui/button.tsx';
-import { Dialog } from '../../ui/dialog.tsx';
+import { FormDialog } from '../../ui/dialog.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { Field, Input } from '../../ui/field.tsx';
 import { formatCount } from '../../ui/format.ts';
 import { useRetryingQuery } from '../../ui/load.tsx';
 import { useAfterCursor } from '../../ui/paging.tsx';
-import { ProblemBox } from '../../ui/problem.tsx';
 import { formatCurl } from '../../ui/shell.ts';
 import { CreatedDialog, CredentialsPage, ExpiryField } from './credentials.tsx';
 import { RestrictionFields, type TokenRestriction } from './restrictions.tsx';
@@ -156,50 +154,41 @@ function NewToken({ onClose }: { onClose: () => void }) {
       />
     );
   return (
-    <Dialog title="New token" onClose={onClose}>
-      <form
-        className="space-y-5"
-        onSubmit={(event) => {
-          event.preventDefault();
-          void submit();
-        }}
+    <FormDialog
+      title="New token"
+      verb="Create token"
+      form={create}
+      submit={submit}
+      onClose={onClose}
+    >
+      <Field
+        label="Name"
+        hint="What the token is for, for example laptop or ci"
+        problem={create.fieldError('name')}
       >
-        <Field
-          label="Name"
-          hint="What the token is for, for example laptop or ci"
-          problem={create.fieldError('name')}
-        >
-          <Input
-            value={name}
-            onChange={({ target }) => setName(target.value)}
-            required
-            maxLength={100}
-            autoComplete="off"
-          />
-        </Field>
-        <ExpiryField days={days} onChange={setDays} problem={create.fieldError('expiresInDays')} />
-        <ScopeFields
-          chosen={scopes}
-          onChange={setScopes}
-          problem={missing === 'scopes' ? 'Choose at least one.' : create.fieldError('scopes')}
+        <Input
+          value={name}
+          onChange={({ target }) => setName(target.value)}
+          required
+          maxLength={100}
+          autoComplete="off"
         />
-        <RestrictionFields
-          value={where}
-          onChange={setWhere}
-          problem={
-            missing === 'where'
-              ? 'Choose at least one.'
-              : (create.fieldError('namespaces') ?? create.fieldError('repositories'))
-          }
-        />
-        {create.problem && <ProblemBox problem={create.problem} />}
-        <div className="flex justify-end gap-2">
-          <Button onClick={onClose}>Cancel</Button>
-          <Button type="submit" look="primary" busy={create.busy}>
-            Create token
-          </Button>
-        </div>
-      </form>
-    </Dialog>
+      </Field>
+      <ExpiryField days={days} onChange={setDays} problem={create.fieldError('expiresInDays')} />
+      <ScopeFields
+        chosen={scopes}
+        onChange={setScopes}
+        problem={missing === 'scopes' ? 'Choose at least one.' : create.fieldError('scopes')}
+      />
+      <RestrictionFields
+        value={where}
+        onChange={setWhere}
+        problem={
+          missing === 'where'
+            ? 'Choose at least one.'
+            : (create.fieldError('namespaces') ?? create.fieldError('repositories'))
+        }
+      />
+    </FormDialog>
   );
 }
