@@ -88,7 +88,7 @@ test('closing the shims also waits for shims that were discarded before', async 
   {
     await using shims = await openShims(folder, { program });
     const none = { argv: [], uid: null };
-    shims.connect('a', { hold: none, ipCommands: '', connect: none, enter: [] });
+    shims.reserve('a', { hold: none, ipCommands: '', connect: none, enter: [] });
     shims.discard('a');
   }
   expect(await readdir(folder)).toContain('last');

@@ -128,7 +128,7 @@ async function runClaimed(
   { client, launcher, signals, spec }: Claimed,
 ): Promise<number> {
   const beforeStart = signals.beforeStart;
-  launcher.prepare();
+  const ready = launcher.prepare();
   createJobFolders(jobDir);
   writeFileSync(join(dir, 'log'), '', { mode: 0o600 });
   // Random bytes, because a disk that compresses would keep no space for zeros.
@@ -137,7 +137,7 @@ async function runClaimed(
     if (error instanceof Refused || beforeStart.aborted) throw error;
     return error as Error;
   });
-  await settleOrAbort(launcher.ready, beforeStart);
+  await settleOrAbort(ready, beforeStart);
   const begun = await client.request('begin', { method: 'POST', signal: beforeStart });
   const { files: provided = spec.files ?? {} } = (await begun.json()) as AgentPermission;
   launcher.writeFiles(provided);

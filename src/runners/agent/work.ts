@@ -14,7 +14,7 @@ import {
 } from 'node:fs';
 import { join } from 'node:path';
 import type { ImageProgram } from '../../base/config/slurm.ts';
-import { SHARED, SHARED_DIR } from '../container/wrapper.ts';
+import { buildStartScript, SHARED, SHARED_DIR } from '../container/wrapper.ts';
 import { averageLoad, listGpus } from '../gpus.ts';
 import {
   BASE_ENV,
@@ -26,8 +26,8 @@ import { quoteForShell } from '../process/namespace.ts';
 import { openProcessTree, readTreeUsage } from '../process/tree.ts';
 import { MOUNTS } from '../runner.ts';
 import { providedVariables, writeProvidedFiles } from '../supervisor/provided-files.ts';
-import { receiveReports } from '../supervisor/reports.ts';
-import type { Work, WorkEnd, WorkOutputs } from '../supervisor/supervise.ts';
+import { type ContainerReports, receiveReports } from '../supervisor/reports.ts';
+import type { Work, WorkOutputs } from '../supervisor/supervise.ts';
 import { imageCommand } from './images.ts';
 import type { AgentSpec, AgentUsage } from './protocol.ts';
 
@@ -39,10 +39,11 @@ export type Launcher = {
   fifoDir: string;
   /** Whether the kernel enforces the limit of memory. */
   isMemoryEnforced: boolean;
-  /** Creates what must exist before the attempt begins. */
-  prepare(): void;
-  /** Settles when the command can begin without delay: in a pod, after the image of the job was pulled. */
-  ready: Promise<void>;
+  /**
+   * Creates what must exist before the attempt begins. Settles when the command can begin without delay: in a pod, after the
+   * image of the job was pulled.
+   */
+  prepare(): Promise<void>;
   start(spec: AgentSpec, outputs: WorkOutputs): Promise<Work>;
   /** Writes the provided files. A job that has removed their folder gets no new ones. */
   writeFiles(files: Record<string, string>): void;
@@ -76,8 +77,7 @@ export function createProcessLauncher(options: ProcessLauncherOptions): Launcher
   return {
     fifoDir: dir,
     isMemoryEnforced: false,
-    prepare: () => createFifos(dir, ['out', 'err'], '600'),
-    ready: Promise.resolve(),
+    prepare: async () => createFifos(dir, ['out', 'err'], '600'),
     // Not in a folder of the agent, which the container of an image does not have. The job could change it anyway: both have
     // the same account.
     writeFiles: (files) => writeFilesOrReport(join(jobDir, 'home', HOME_FILES), files),
@@ -203,67 +203,53 @@ const LAST_REPORT_MS = 1_000;
  */
 export function createContainerLauncher(dir: string): Launcher {
   const fileOf = (name: string) => join(dir, name);
-  const ready = Promise.withResolvers<void>();
-  const begun = Promise.withResolvers<void>();
-  const exited = Promise.withResolvers<WorkEnd>();
-  let usage: MeasuredUsage | null = null;
-  let hasBegun = false;
-  let oomKills = 0;
-  let reports: ReturnType<typeof receiveReports> | undefined;
-  const receive = (line: string) => {
-    const [word, first, second] = line.split(' ');
-    if (word === 'ready') ready.resolve();
-    else if (word === 'begun') {
-      hasBegun = true;
-      begun.resolve();
-    } else if (word === 'usage' && second !== undefined)
-      usage = { cpuSeconds: Number(first), memoryBytes: Number(second), gpuPercent: null };
-    else if (word === 'exit' && first !== undefined && Number(first) <= 255) {
-      oomKills = Number(second ?? 0);
-      exited.resolve({ exitCode: Number(first), ran: hasBegun });
-    }
-  };
-  const endCommand = () => exited.resolve({ exitCode: null, ran: hasBegun });
+  const killed = Promise.withResolvers<null>();
+  let reports: ContainerReports | undefined;
+  const endCommand = () => killed.resolve(null);
   return {
     fifoDir: dir,
     // By the container's own limit.
     isMemoryEnforced: true,
     prepare() {
       createFifos(dir, SHARED.fifos, '666');
-      reports = receiveReports(fileOf(SHARED.end), receive);
+      reports = receiveReports(fileOf(SHARED.end));
+      return reports.ready;
     },
-    ready: ready.promise,
     endCommand,
     writeFiles: (files) => writeFilesOrReport(fileOf(SHARED.files), files, 0o444),
     async start({ command, env, files = {} }, { closed }) {
+      if (!reports) throw new Error('start was called before prepare');
+      const received = reports;
       // The shell was killed. Its last report, if there is one, arrives within the time of `reports.end`.
       void closed.then(() => setTimeout(endCommand, LAST_REPORT_MS));
       // Open for reading too, so that writing never fails while the shell does not read.
       const control = openSync(fileOf(SHARED.control), constants.O_RDWR | constants.O_NONBLOCK);
       const send = (signal: 'TERM' | 'KILL') => void writeSync(control, `${signal}\n`);
-      const folder = { HOME: MOUNTS.home, TMPDIR: MOUNTS.tmp };
       const provided = providedVariables(join(SHARED_DIR, SHARED.files), files);
-      const script = `${environmentScript({ ...folder, ...env, ...provided }, MOUNTS.work)}exec /bin/sh -c ${quoteForShell(command)}\n`;
+      const script = buildStartScript(command, { ...env, ...provided });
       writeFileSync(fileOf(`${SHARED.start}.new`), script, { mode: 0o644 });
       renameSync(fileOf(`${SHARED.start}.new`), fileOf(SHARED.start));
       return {
         pid: undefined,
-        up: begun.promise,
-        ended: exited.promise,
+        up: received.begun,
+        ended: Promise.race([received.exited, killed.promise]).then((exit) => ({
+          exitCode: exit?.exitCode ?? null,
+          ran: received.hasBegun,
+        })),
         tree: {
           pids: () => [],
           terminate: () => send('TERM'),
           kill: () => send('KILL'),
           killRemaining: async () => send('KILL'),
         },
-        countOomKills: () => oomKills,
+        countOomKills: () => received.exit?.oomKills,
         async release() {
-          await reports?.end();
+          await received.end();
           closeSync(control);
         },
       };
     },
-    measureUsage: async () => usage,
+    measureUsage: async () => (reports?.usage ? { ...reports.usage, gpuPercent: null } : null),
   };
 }
 

@@ -1,69 +1,108 @@
 /**
- * The shell around the command in the container `job` of a pod. It shares a folder with the agent, which is in the pod's other
- * container: the agent creates FIFOs there, and reads the command's output and the reports of this shell from them.
+ * The shell around the command in a container. It shares a folder with the supervisor of the command, which creates FIFOs there
+ * and reads the command's output and the reports of this shell from them. In a pod the supervisor is the agent in the pod's other
+ * container; for a container of an engine on this machine it is the shim (`../docker/shim.ts`).
  *
  * Reports in the FIFO `end`, one per line; a job can write there too, so other lines must be ignored:
- *   ready                          the container runs, and waits for the file `start`
+ *   ready                          in a pod: the container runs, and waits for the file `start`
  *   begun                          the command begins
- *   usage <CPU seconds> <bytes>    every 5 seconds: CPU time since the start of the container, and its memory
+ *   usage <CPU seconds> <bytes>    in a pod, every 5 seconds: CPU time since the start of the container, and its memory
  *   exit <code> [<OOM kills>]      the command has ended; the container's own status has the exit code too
  *
- * Commands in the FIFO `control`, one per line: `TERM` and `KILL` signal every process of the job, or keep it from beginning;
- * KILL goes on until the container ends, because the command may begin at that moment. The kubelet's SIGTERM has no effect here:
- * the agent receives it too, and passes it on. This shell waits for the command in the foreground, because a command in the
- * background would ignore SIGINT and SIGQUIT.
+ * In a pod, commands in the FIFO `control`, one per line: `TERM` and `KILL` signal every process of the job, or keep it from
+ * beginning; KILL goes on until the container ends, because the command may begin at that moment. The kubelet's SIGTERM has no
+ * effect here: the agent receives it too, and passes it on. This shell waits for the command in the foreground, because a command
+ * in the background would ignore SIGINT and SIGQUIT.
  */
+import { environmentScript } from '../process/launch.ts';
+import { quoteForShell } from '../process/namespace.ts';
+import { MOUNTS } from '../runner.ts';
 
 /** Searched before the job's own PATH, in which the programs of the script may be missing. */
 export const DEFAULT_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
 
 /** Names in the shared folder. */
 export const SHARED = {
-  /** Created by the agent in this order. The job's user must be able to open them for reading and writing. */
+  /** Created in this order. The job's user must be able to open them for reading and writing. */
   fifos: ['out', 'err', 'end', 'control'],
   end: 'end',
   control: 'control',
-  /** A shell script that sets the environment and runs the command. It appears complete, by rename, and begins the command. */
+  /** The result of `buildStartScript`. It appears complete, by rename, and begins the command. */
   start: 'start',
   /** The folder of the provided files. */
   files: 'files',
 } as const;
 
-/** The shared folder, in both containers. The job cannot change it, but can open the FIFOs. */
+/** The shared folder in the container. The job cannot change it, but can open the FIFOs. */
 export const SHARED_DIR = '/.loam';
 
-/** The shell gives up after this time without a FIFO or the file `start`. */
+/** The shell gives up after this time without a FIFO or the file `start`, with 255, as if an engine had ended the container. */
 const MAX_WAIT_S = 3_600;
-/** The number of polls after which the pauses are longer. */
-const QUICK_POLLS = 160;
 const USAGE_INTERVAL_S = 5;
+/** Where no supervisor sees the command, its watchdog acts this long after the timeout and the grace period of the server. */
+const WATCHDOG_DELAY_S = 5;
+
+/** The script that sets the environment and runs the command. Arguments contain neither: `pkill -f` and `ps` would see them. */
+export function buildStartScript(command: string, env: Readonly<Record<string, string>>): string {
+  const all = { HOME: MOUNTS.home, TMPDIR: MOUNTS.tmp, ...env };
+  return `${environmentScript(all, MOUNTS.work)}exec /bin/sh -c ${quoteForShell(command)}\n`;
+}
 
 /**
- * The script only needs `sleep` beside the shell's own commands; in an image without it, it polls without a pause, and reports no
- * usage.
- * The descriptors that it holds open keep the FIFOs from ending before the container does, even if the job closes its output.
+ * The script only needs `sleep` beside the shell's own commands; in an image without it, it polls without a pause, so the clock
+ * limits the wait. The prefix of its variables avoids clashes with those of the image. PATH is kept as the first argument.
+ * @param quickPolls the number of polls after which the pauses are longer
  */
-export function buildWrapper(dir: string = SHARED_DIR): string {
-  return `set -- "$PATH"
+const waiting = (pauseS: number, quickPolls: number) => `set -- "$PATH"
 PATH=${DEFAULT_PATH}:$PATH
-n=0 begin=0 now=0 pause=0.05
-read -r begin now </proc/uptime
-await() {
+loam_n=0 loam_begin=0 loam_now=0 loam_pause=${pauseS}
+read -r loam_begin loam_now </proc/uptime
+loam_await() {
   until [ -e "$1" ]; do
-    n=$((n + 1))
-    [ $n -le ${QUICK_POLLS} ] || pause=1
-    sleep $pause 2>/dev/null || sleep 1 2>/dev/null || :
-    read -r now _ </proc/uptime
-    [ $((\${now%.*} - \${begin%.*})) -le ${MAX_WAIT_S} ] || exit 255
+    loam_n=$((loam_n + 1))
+    [ $loam_n -le ${quickPolls} ] || loam_pause=1
+    sleep $loam_pause 2>/dev/null || sleep 1 2>/dev/null || :
+    read -r loam_now _ </proc/uptime
+    [ $((\${loam_now%.*} - \${loam_begin%.*})) -le ${MAX_WAIT_S} ] || exit 255
   done
 }
-early=
-trap : TERM HUP INT QUIT ALRM
-trap 'early=143' USR1
-trap 'early=137' USR2
-await ${dir}/${SHARED.control}
-exec 3<>${dir}/out 4<>${dir}/err 5<>${dir}/end </dev/null >/dev/null 2>&1
+`;
+
+/** Replaces a shell by the command. Its init forwards SIGTERM to the process group because of the last variable. */
+const becomeCommand = (
+  dir: string,
+) => `unset loam_n loam_begin loam_now loam_pause loam_early TINI_KILL_PROCESS_GROUP
+  PATH=$1
+  exec /bin/sh ${dir}/${SHARED.start}`;
+
+/**
+ * The descriptors that the shell holds open keep the FIFOs from ending before the container does, even if the job closes its
+ * output. They are open for reading too, so a command whose supervisor was killed waits instead of getting SIGPIPE.
+ */
+const openFifos = (dir: string) =>
+  `exec 3<>${dir}/out 4<>${dir}/err 5<>${dir}/end </dev/null >/dev/null 2>&1\n`;
+
+/** The parentheses keep the messages of dash about a killed child out of the job's output. */
+const runAndReport = (dir: string) => `echo begun >&5
 (
+  ${becomeCommand(dir)} >&3 2>&4 3>&- 4>&- 5>&-
+)
+code=$? killed=
+for file in /sys/fs/cgroup/memory/memory.oom_control /sys/fs/cgroup/memory.events; do
+  [ ! -r $file ] || while read -r key value; do [ "$key" != oom_kill ] || killed=" $value"; done <$file
+done
+echo "
+exit $code$killed" >&5
+exit $code`;
+
+/** For the container `job` of a pod, whose first process the shell is. */
+export function buildWrapper(dir: string = SHARED_DIR): string {
+  return `${waiting(0.05, 160)}loam_early=
+trap : TERM HUP INT QUIT ALRM
+trap 'loam_early=143' USR1
+trap 'loam_early=137' USR2
+loam_await ${dir}/${SHARED.control}
+${openFifos(dir)}(
   trap '' TERM HUP USR1 USR2 ALRM
   exec 3>&- 4>&- 5>&- 6<>${dir}/${SHARED.control}
   while read -r word <&6; do
@@ -95,21 +134,29 @@ exec 3<>${dir}/out 4<>${dir}/err 5<>${dir}/end </dev/null >/dev/null 2>&1
   done
 ) &
 echo ready >&5
-await ${dir}/${SHARED.start}
-if [ -n "$early" ]; then
-  echo "exit $early" >&5
-  exit "$early"
+loam_await ${dir}/${SHARED.start}
+if [ -n "$loam_early" ]; then
+  echo "exit $loam_early" >&5
+  exit "$loam_early"
 fi
-echo begun >&5
-(
-  PATH=$1
-  exec /bin/sh ${dir}/${SHARED.start} >&3 2>&4 3>&- 4>&- 5>&-
-)
-code=$? killed=
-for file in /sys/fs/cgroup/memory/memory.oom_control /sys/fs/cgroup/memory.events; do
-  [ ! -r $file ] || while read -r key value; do [ "$key" != oom_kill ] || killed=" $value"; done <$file
-done
-echo "
-exit $code$killed" >&5
-exit $code`;
+${runAndReport(dir)}`;
+}
+
+/**
+ * For a container of an engine, whose init is the parent of the shell. Without FIFOs the command has the output of the container,
+ * and a watchdog ends it at its timeout if no server does. The watchdog is a child of the init, so that the command has no
+ * unknown child. It has no effect when the job kills its `sleep`, or in an image without `sleep`.
+ */
+export function buildEngineWrapper(limits: { timeoutMs: number; graceMs: number }): string {
+  const graceS = Math.ceil(limits.graceMs / 1000);
+  const watchdogS = Math.ceil(limits.timeoutMs / 1000) + graceS + WATCHDOG_DELAY_S;
+  return `${waiting(0.005, 400)}loam_await ${SHARED_DIR}/${SHARED.start}
+if [ ! -p ${SHARED_DIR}/out ]; then
+  ( ( trap '' TERM HUP INT
+    unset TINI_KILL_PROCESS_GROUP
+    sleep ${watchdogS} && { kill -TERM -1; sleep ${graceS}; kill -KILL -1; } ) >/dev/null 2>&1 </dev/null & )
+  ${becomeCommand(SHARED_DIR)}
+fi
+${openFifos(SHARED_DIR)}trap : TERM HUP INT QUIT USR1 USR2 ALRM
+${runAndReport(SHARED_DIR)}`;
 }

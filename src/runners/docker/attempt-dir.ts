@@ -3,19 +3,23 @@
  * attempt that a restarted server needs and the engine does not store.
  *
  *   attempt.json      the container's settings, without command, environment and secrets; written before it is created
- *   gate/             the start barrier, see `start-barrier.ts`
- *   record/           files of the recorder, see `recorder.ts`
+ *   opening.json      when the command began
+ *   shared            the script of the command, and the FIFOs for its output; the job sees it as /.loam and cannot change it
  *   work, tmp, home   the job's folders, accessible to its user alone; on a remote engine they exist in the container only
  *   files             provided to the job, see `../supervisor/provided-files.ts`; not used on a remote engine
+ *   ending.json       why and when the shim began to end the command, for the shim that replaces it
  *   stop.json         why and when the server stopped the attempt; written before the signal is sent
  *   unstartable.json  why the container can never start
  */
-import { chmod, mkdir, open, readFile, rename } from 'node:fs/promises';
+import { execFile } from 'node:child_process';
+import { chownSync, existsSync, renameSync, writeFileSync } from 'node:fs';
+import { chmod, mkdir, open, readFile, rename, rm } from 'node:fs/promises';
 import { join } from 'node:path';
+import { promisify } from 'node:util';
 import { type AttemptSpec, MOUNTS } from '../runner.ts';
 import { changeOwner } from '../supervisor/ownership.ts';
 import { writeProvidedFiles } from '../supervisor/provided-files.ts';
-import { createBarrierDir } from './start-barrier.ts';
+import type { Ending } from '../supervisor/supervise.ts';
 
 /** User and group of the job's processes and files. */
 export type Owner = { uid: number; gid: number };
@@ -26,6 +30,8 @@ export type AttemptRecord = {
   remote?: boolean;
   owner: Owner;
   timeoutMs: number;
+  /** Time between SIGTERM and SIGKILL. */
+  graceMs: number;
   log: { bytes: number; lines: number };
   /** The limits in force, which may be lower than those that the job requested. */
   cpus: number;
@@ -46,14 +52,65 @@ export type StopRequest = {
 
 export type StartRefusal = { reason: string };
 
+export type Opening = {
+  at: number;
+  /** A shim supervises the command, which prints into the FIFOs. */
+  hasShim: boolean;
+};
+
 /** File name without `.json` → contents. */
-type Records = { attempt: AttemptRecord; stop: StopRequest; unstartable: StartRefusal };
+type Records = {
+  attempt: AttemptRecord;
+  ending: Ending;
+  opening: Opening;
+  stop: StopRequest;
+  unstartable: StartRefusal;
+};
 
 /** Creates the folder, which only this server may enter. */
 export async function createAttemptDir(attemptDir: string): Promise<void> {
   await mkdir(attemptDir, { mode: 0o700 });
-  await createBarrierDir(attemptDir);
+  await mkdir(sharedDir(attemptDir), { mode: 0o755 });
   for (const name of ['tmp', 'home']) await mkdir(join(attemptDir, name), { mode: 0o700 });
+}
+
+/** The folder that the shell of the container shares with its supervisor (`../container/wrapper.ts`). */
+export function sharedDir(attemptDir: string): string {
+  return join(attemptDir, 'shared');
+}
+
+/** Names of `../container/wrapper.ts`, which the shim does not import, to stay small. */
+const FIFOS = ['out', 'err', 'end'];
+const START = 'start';
+
+/** Creates the script of the command, which begins when the script is renamed, and FIFOs that the job's user can open. */
+export async function createSharedFiles(
+  attemptDir: string,
+  script: string,
+  { uid, gid }: Owner,
+): Promise<void> {
+  const start = join(sharedDir(attemptDir), `${START}.new`);
+  const fifos = FIFOS.map((name) => join(sharedDir(attemptDir), name));
+  writeFileSync(start, script, { mode: 0o400 });
+  await promisify(execFile)('mkfifo', ['-m', '600', ...fifos]);
+  if (process.getuid?.() === 0) for (const path of [start, ...fifos]) chownSync(path, uid, gid);
+}
+
+/** Lets the command of a container begin that has no shim. Without FIFOs it has the output of the container. */
+export async function beginWithoutShim(attemptDir: string): Promise<void> {
+  const dir = sharedDir(attemptDir);
+  for (const name of FIFOS) await rm(join(dir, name), { force: true });
+  beginCommand(attemptDir);
+}
+
+/** The shell of the container waits for the script. */
+export function beginCommand(attemptDir: string): void {
+  const start = join(sharedDir(attemptDir), START);
+  if (!hasCommandBegun(attemptDir)) renameSync(`${start}.new`, start);
+}
+
+export function hasCommandBegun(attemptDir: string): boolean {
+  return existsSync(join(sharedDir(attemptDir), START));
 }
 
 /** The folder of the provided files. */
@@ -78,7 +135,7 @@ export async function setFolderOwner(attemptDir: string, owner: Owner): Promise<
   if (process.getuid?.() === 0) await changeOwner(owner, folders);
 }
 
-/** @returns undefined when the record does not exist */
+/** @returns undefined when the record does not exist, or a loss of power has emptied one that is not synced */
 export async function readRecord<K extends keyof Records>(
   attemptDir: string,
   kind: K,
@@ -86,7 +143,8 @@ export async function readRecord<K extends keyof Records>(
   try {
     return JSON.parse(await readFile(join(attemptDir, `${kind}.json`), 'utf8'));
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
+    const isMissing = (error as NodeJS.ErrnoException).code === 'ENOENT';
+    if (isMissing || error instanceof SyntaxError) return undefined;
     throw error;
   }
 }

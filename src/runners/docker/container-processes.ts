@@ -1,21 +1,13 @@
-/** Finds and signals the processes of a container. Works where the engine runs on this machine and this server is root. */
+/**
+ * Finds and signals the processes of a container. Works where the engine runs on this machine and this server is root. The shim
+ * imports this file, so it imports little.
+ */
 import { readFileSync, readlinkSync } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
 import { listPids, readProcessStat, signalOne } from '../supervisor/proc.ts';
-import { sharesKernel } from './engine-facts.ts';
-import type { ContainerState } from './outcome.ts';
 
 /** How long to wait for processes to disappear after SIGKILL. */
 const KILL_TIMEOUT_MS = 5_000;
-
-/**
- * Whether a running container shares the kernel of this machine, so that FIFOs created by this server work in it: its first
- * process is visible here, in the container's own control group. False for an engine in a virtual machine, and for a server
- * in a container.
- */
-export function runsOnHostKernel({ id, pid, runtime }: ContainerState): boolean {
-  return sharesKernel(runtime) && procFileContains(pid, 'cgroup', id);
-}
 
 /**
  * Lists all processes in the PID namespace of the container's init, without the init.
@@ -68,7 +60,8 @@ function isDead(pid: number): boolean {
   return ['Z', 'X', ''].includes(readProcessStat(pid)?.state ?? '');
 }
 
-function procFileContains(pid: number, file: 'cgroup' | 'cmdline', text: string): boolean {
+/** Whether the text is in a file of the process in /proc, which is not readable for every process. */
+export function procFileContains(pid: number, file: 'cgroup' | 'cmdline', text: string): boolean {
   try {
     return readFileSync(`/proc/${pid}/${file}`, 'latin1').includes(text);
   } catch {

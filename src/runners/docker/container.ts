@@ -4,15 +4,14 @@
  */
 import { posix } from 'node:path';
 import type Docker from 'dockerode';
+import { buildEngineWrapper, SHARED_DIR } from '../container/wrapper.ts';
 import { buildGpuVariables } from '../gpus.ts';
 import { type AttemptSpec, FILES_DIR, MOUNTS, RunnerFault } from '../runner.ts';
 import type { JobLimits } from '../supervisor/limits.ts';
-import { providedVariables } from '../supervisor/provided-files.ts';
-import { filesDir, listJobFolders, type Owner } from './attempt-dir.ts';
+import { filesDir, listJobFolders, type Owner, sharedDir } from './attempt-dir.ts';
 import { type Engine, EngineError } from './engine.ts';
 import type { EngineFacts } from './engine-facts.ts';
 import type { Image } from './images.ts';
-import { barrierDir, buildStartBarrier } from './start-barrier.ts';
 
 /** Labels by which the operator, in `docker ps`, and a restarted server find containers. */
 export const LABEL_WORKER = 'loam.worker';
@@ -31,13 +30,11 @@ export function containerName(attemptId: string): string {
 type ContainerSpec = {
   attemptId: string;
   workerId: string;
-  /** The attempt's folder; null for a remote engine, where the job's folders are in the container and no barrier is used. */
+  /** The attempt's folder; null for a remote engine, where the job's folders are in the container. */
   attemptDir: string | null;
   /** The image's id, and the folders for which it asks for a volume. */
   image: { id: string; volumes: readonly string[] };
   owner: Owner;
-  command: string;
-  env: Record<string, string>;
   files: AttemptSpec['files'];
   /** UUIDs, because indices depend on the order in which the machine detects its GPUs. */
   gpus: readonly string[];
@@ -59,28 +56,24 @@ export function buildContainerOptions(spec: ContainerSpec): Docker.ContainerCrea
   // Labels must not contain environment variables or secrets: everyone who can list containers can read them.
   const labels = { [LABEL_WORKER]: workerId, [LABEL_ATTEMPT]: attemptId };
   const isRemote = attemptDir === null;
-  const barrier = buildStartBarrier({ ...spec, isOpen: isRemote });
   const provided = Object.keys(spec.files).length > 0;
   const mounts = isRemote
     ? []
     : [
-        ...mountJobFolders(attemptDir, barrier.containerPath),
+        ...mountJobFolders(attemptDir),
         ...(provided ? [mountFolder(filesDir(attemptDir), FILES_DIR, true)] : []),
       ];
   const env = {
-    HOME: MOUNTS.home,
-    TMPDIR: MOUNTS.tmp,
-    USER: 'job',
-    ...spec.env,
-    ...providedVariables(FILES_DIR, spec.files),
+    // NVIDIA's runtime reads them here. All other variables are in the script of the command.
     ...buildGpuVariables(spec.gpus),
-    ...barrier.env,
+    // The init forwards SIGTERM to the whole process group of the job, not to its shell alone.
+    TINI_KILL_PROCESS_GROUP: '1',
   };
   return {
     name: containerName(attemptId),
     Image: spec.image.id,
     Labels: labels,
-    Entrypoint: barrier.entrypoint,
+    Entrypoint: ['/bin/sh', '-c', buildEngineWrapper(spec)],
     Cmd: [],
     Env: Object.entries(env).map(([name, value]) => `${name}=${value}`),
     WorkingDir: MOUNTS.work,
@@ -137,10 +130,10 @@ function buildHostConfig(
   };
 }
 
-function mountJobFolders(attemptDir: string, barrierPath: string): Docker.MountSettings[] {
+function mountJobFolders(attemptDir: string): Docker.MountSettings[] {
   return [
     ...listJobFolders(attemptDir).map(({ from, to }) => mountFolder(from, to, false)),
-    mountFolder(barrierDir(attemptDir), barrierPath, true),
+    mountFolder(sharedDir(attemptDir), SHARED_DIR, true),
   ];
 }
 

@@ -2,9 +2,9 @@
 import { text } from 'node:stream/consumers';
 import type { Outcome } from '../runner.ts';
 import { describeOutOfMemory } from '../supervisor/proc.ts';
+import type { AttemptExit } from '../supervisor/supervise.ts';
 import type { AttemptRecord, StartRefusal, StopRequest } from './attempt-dir.ts';
 import { type Engine, EngineError, isStatus } from './engine.ts';
-import type { RecordedExit } from './recorder.ts';
 
 export type ContainerState = {
   /** The engine never reuses an id. */
@@ -26,7 +26,7 @@ export type ContainerState = {
   endedAt: number;
   /** The exit code is certainly that of the command. */
   isExitCodeCertain?: boolean;
-  /** The recorder was down for a while, and may have missed the end. */
+  /** There was a time without a shim, in which output and the report of the end may have been lost. */
   mayMissEnd?: boolean | undefined;
 };
 
@@ -94,22 +94,23 @@ export function exitedOnItsOwn(exitCode: number, isFirstStart: boolean): boolean
  * used, because the job itself may have written the recorded one. Of the two end times the earlier is used, because neither
  * can precede the end.
  * @param exit has no exit code when the command's parent was killed and reported nothing
- * @param codeFromEvents the result of `readExitCodeFromEvents`, read if the recorder may have missed the end
+ * @param mayMissEnd no end was reported, and a shim was replaced
+ * @param codeFromEvents the result of `readExitCodeFromEvents`, read if `mayMissEnd`
  * @returns null when it is unknown how the container ended
  */
 export function mergeRecordedExit(
   state: ContainerState,
-  { exitCode: recorded, oomKills, unheard, goneAt = state.endedAt }: RecordedExit = {},
-  codeFromEvents?: number,
+  { exitCode: recorded, oomKills, endedAt: goneAt }: AttemptExit,
+  mayMissEnd: boolean,
+  codeFromEvents: number | undefined,
 ): ContainerState | null {
   const isUnknown = UNKNOWN_EXIT_CODES.includes(state.exitCode);
-  if (isUnknown && unheard && codeFromEvents === undefined) return null;
+  if (isUnknown && mayMissEnd && codeFromEvents === undefined) return null;
   const exitCode = isUnknown ? (recorded ?? codeFromEvents ?? KILLED) : state.exitCode;
   const isExitCodeCertain =
     codeFromEvents === exitCode || (exitCode === recorded && !ENGINE_STOP_CODES.includes(exitCode));
   const outOfMemory = oomKills === undefined ? state.outOfMemory : oomKills > 0;
   const endedAt = Math.min(state.endedAt, goneAt);
-  const mayMissEnd = unheard;
   return { ...state, exitCode, outOfMemory, oomKills, endedAt, isExitCodeCertain, mayMissEnd };
 }
 
@@ -175,7 +176,7 @@ type EndedAttempt = {
 /** Builds the outcome of a container that has ended, or can never start. */
 export function buildOutcome({ record, state, openedAt, stop, refused }: EndedAttempt): Outcome {
   if (refused) return { kind: 'unstartable', reason: refused.reason };
-  // No server opened the start barrier, and the container gave up after waiting for an hour.
+  // No server let the command begin, and the container gave up after waiting for an hour.
   if (openedAt === null && !stop) return { kind: 'lost' };
   const startedAt = openedAt ?? state.startedAt;
   const endedAt = Math.max(

@@ -7,6 +7,7 @@ import { once } from 'node:events';
 import { PassThrough } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { pack } from 'tar-stream';
+import { SHARED, SHARED_DIR } from '../container/wrapper.ts';
 import { type AttemptSpec, FILES_DIR, MOUNTS } from '../runner.ts';
 import type { Owner } from './attempt-dir.ts';
 import type { Engine } from './engine.ts';
@@ -19,11 +20,21 @@ const MAX_ERROR_LENGTH = 500;
 
 type Target = { engine: Engine; container: string };
 
-/** Creates the job's folders, empty and accessible to its user alone, in a container that has not been started. */
-export async function createRemoteFolders(target: Target, { uid, gid }: Owner): Promise<void> {
+/**
+ * Creates the job's folders, empty and accessible to its user alone, in a container that has not been started, and the script of
+ * its command.
+ */
+export async function createRemoteFolders(
+  target: Target,
+  script: string,
+  { uid, gid }: Owner,
+): Promise<void> {
   const archive = pack();
   for (const path of Object.values(MOUNTS))
     archive.entry({ name: `${path.slice(1)}/`, type: 'directory', mode: 0o700, uid, gid });
+  const shared = SHARED_DIR.slice(1);
+  archive.entry({ name: `${shared}/`, type: 'directory', mode: 0o755, uid: 0, gid: 0 });
+  archive.entry({ name: `${shared}/${SHARED.start}`, mode: 0o400, uid, gid }, script);
   archive.finalize();
   await send(target, archive.pipe(new PassThrough()), new AbortController().signal);
 }

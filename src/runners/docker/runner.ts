@@ -3,7 +3,7 @@
  *
  * A container outlives this server, and a restarted server finds it by its name, which contains the attempt's id. The
  * attempt's folder (`attempt-dir.ts`) is written before the container is created. The engine stores the exit code, and the
- * log where no recorder does (`recorder.ts`).
+ * log where no shim does (`shim.ts`).
  */
 import { createHash, randomUUID } from 'node:crypto';
 import { existsSync } from 'node:fs';
@@ -12,10 +12,13 @@ import { join } from 'node:path';
 import type { Readable } from 'node:stream';
 import type { DockerConfig } from '../../base/config/docker.ts';
 import { createLog, type Logger } from '../../base/log.ts';
+import { buildStartScript } from '../container/wrapper.ts';
 import { CpuShares } from '../cpu-share.ts';
 import { type GpuLedger, openGpuLedger } from '../gpu-ledger.ts';
+import { buildGpuVariables } from '../gpus.ts';
 import {
   type AttemptSpec,
+  FILES_DIR,
   GRACE_MS,
   type Handle,
   LOCAL_MACHINE,
@@ -24,7 +27,6 @@ import {
   type Machine,
   type Outcome,
   type Runner,
-  RunnerUnavailable,
   type Usage,
 } from '../runner.ts';
 import {
@@ -34,11 +36,13 @@ import {
   type UidRange,
 } from '../supervisor/accounts.ts';
 import { computeLimits, type JobLimits, readMachineCapacity } from '../supervisor/limits.ts';
+import { providedVariables } from '../supervisor/provided-files.ts';
 import { openRemoval, type Removal } from '../supervisor/removal.ts';
 import { readArtifacts } from './artifacts.ts';
 import {
   type AttemptRecord,
   createAttemptDir,
+  createSharedFiles,
   type Owner,
   readRecord,
   type StopRequest,
@@ -53,6 +57,7 @@ import {
   LABEL_READER,
   LABEL_WORKER,
 } from './container.ts';
+import { type ContainerShims, createShimFiles, openContainerShims } from './container-shims.ts';
 import { type GpuUtilization, openGpuUtilization, readUsageSample } from './container-usage.ts';
 import { watchContainerDisk } from './disk-watch.ts';
 import { connect, type Engine } from './engine.ts';
@@ -63,10 +68,8 @@ import { followLog } from './logs.ts';
 import { type ContainerNetwork, type NetworkOptions, openContainerNetwork } from './network.ts';
 import { findOrphans } from './orphans.ts';
 import { readContainerState } from './outcome.ts';
-import { createRecordDir, openRecordings, type Recordings } from './recordings.ts';
 import { createRemoteFolders, sendCheckout, sendFiles } from './remote-folders.ts';
 import { openSharedCgroup, type SharedCgroup } from './shared-cgroup.ts';
-import { readBarrierOpening } from './start-barrier.ts';
 import { removeContainer, removeUnstarted, startContainer } from './start-container.ts';
 import {
   ENGINE_TIMEOUT_MS,
@@ -118,7 +121,7 @@ type Parts = {
   network: ContainerNetwork;
   containerCreator: ContainerCreator;
   sharedCgroup: SharedCgroup;
-  recordings: Recordings;
+  shims: ContainerShims;
   removal: Removal;
   /** Null when this server is not root or cannot change its user. */
   accounts: Accounts | null;
@@ -149,7 +152,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
   const removal = cleanup.use(
     await openRemoval(join(dir, TRASH_DIR), (error, message) => log.error({ err: error }, message)),
   );
-  const recordings = cleanup.use(await openRecordings(dir));
+  const shims = cleanup.use(await openContainerShims(dir));
   const users = openImageUsers(engine, {
     root: options.root ?? false,
     reserved: uids,
@@ -173,7 +176,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
     network,
     containerCreator: new ContainerCreator(engine, health.getFacts),
     sharedCgroup,
-    recordings,
+    shims,
     removal,
     accounts,
     localGpus,
@@ -255,7 +258,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
     const isRemote = !facts.isLocal;
     const limits = { ...computeLimits(spec.hardware, facts), ...this.#options.limits };
     await createAttemptDir(attemptDir);
-    if (!isRemote) await createRecordDir(attemptDir);
+    if (!isRemote) await createShimFiles(attemptDir);
     const gpus = this.#gpuLedger(isRemote).take(id, spec.hardware);
     const owner = await this.#resolveOwner(image, attemptDir, abort);
     await writeRecord(attemptDir, 'attempt', {
@@ -263,6 +266,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
       remote: isRemote,
       owner,
       timeoutMs: spec.timeoutMs,
+      graceMs: this.#graceMs,
       log: spec.log,
       cpus: limits.cpus,
       memoryBytes: limits.memoryBytes,
@@ -277,8 +281,16 @@ export class DockerRunner implements Runner, AsyncDisposable {
     await setFolderOwner(attemptDir, owner);
     if (!isRemote && Object.keys(spec.files).length > 0) writeFiles(attemptDir, spec.files, owner);
     const gpuUuids = gpus.map(({ uuid }) => uuid);
+    const variables = {
+      USER: 'job',
+      ...spec.env,
+      ...providedVariables(FILES_DIR, spec.files),
+      ...buildGpuVariables(gpuUuids),
+    };
+    const script = buildStartScript(spec.command, variables);
+    if (!isRemote) await createSharedFiles(attemptDir, script, owner);
     await this.#createContainer(spec, { image, owner, limits, isRemote, gpuUuids });
-    if (isRemote) await this.#sendFolders(spec, owner, abort);
+    if (isRemote) await this.#sendFolders(spec, script, owner, abort);
     abort.throwIfAborted();
     return { runner: 'docker', attempt: id };
   }
@@ -307,8 +319,6 @@ export class DockerRunner implements Runner, AsyncDisposable {
       attemptDir: isRemote ? null : this.#attemptDirOf(spec.id),
       image,
       owner,
-      command: spec.command,
-      env: spec.env,
       files: spec.files,
       gpus: gpuUuids,
       timeoutMs: spec.timeoutMs,
@@ -323,11 +333,16 @@ export class DockerRunner implements Runner, AsyncDisposable {
   }
 
   /** Sends the job's folders into the container on a remote engine, then discards the local copy of the checkout. */
-  async #sendFolders(spec: AttemptSpec, owner: Owner, abort: AbortSignal): Promise<void> {
+  async #sendFolders(
+    spec: AttemptSpec,
+    script: string,
+    owner: Owner,
+    abort: AbortSignal,
+  ): Promise<void> {
     const { engine, removal } = this.#parts;
     const attemptDir = this.#attemptDirOf(spec.id);
     const target = { engine, container: containerName(spec.id) };
-    await createRemoteFolders(target, owner);
+    await createRemoteFolders(target, script, owner);
     if (Object.keys(spec.files).length > 0) await sendFiles(target, spec.files, owner);
     if (spec.checkout) await sendCheckout(target, attemptDir, abort);
     await removal.discard(join(attemptDir, 'work'));
@@ -355,9 +370,9 @@ export class DockerRunner implements Runner, AsyncDisposable {
     if (!existsSync(attemptDir)) return 'gone';
     if (await readRecord(attemptDir, 'unstartable')) return 'started';
     const state = await readContainerState(engine, container);
-    const opening = await readBarrierOpening(attemptDir);
+    const opening = await readRecord(attemptDir, 'opening');
     if (!state) return opening ? 'gone' : 'unprepared';
-    // Checked before `opening`: a remote container has no barrier, and its opening is recorded before the start.
+    // Checked before `opening`: the opening of a remote container is recorded before its start.
     if (state.status === 'created') return 'prepared';
     if (!opening) return state.status === 'ended' ? 'unprepared' : 'prepared';
     return 'started';
@@ -368,7 +383,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
     cursor: LogCursor | null,
     abort: AbortSignal,
   ): AsyncGenerator<LogBatch> {
-    const { attempt, engine, container, attemptDir, recordings } = this.#supervised(handle);
+    const { attempt, engine, container, attemptDir, shims } = this.#supervised(handle);
     const record = await readRecord(attemptDir, 'attempt');
     if (!record) return;
     const hasEnded = async () => {
@@ -376,11 +391,10 @@ export class DockerRunner implements Runner, AsyncDisposable {
       if (state?.status === 'created') return Boolean(await readRecord(attemptDir, 'unstartable'));
       return state?.status !== 'running';
     };
-    if ((await readBarrierOpening(attemptDir))?.recorded) {
-      // `followLog` repeats the check, so an unavailable engine counts as one whose container still runs.
-      const hasSurelyEnded = () => hasEnded().catch(falseIfUnavailable);
-      yield* recordings.followLog(attempt, cursor, hasSurelyEnded, abort);
-      if (abort.aborted || !recordings.recordedNothing(attempt)) return;
+    if ((await readRecord(attemptDir, 'opening'))?.hasShim) {
+      yield* shims.followLog(attempt, cursor, abort);
+      // If the image's `/bin/sh` is not a shell, the output is in the engine's log.
+      if (abort.aborted || !(await shims.readExit(attempt))?.unstartable) return;
     }
     yield* followLog({ engine, container, caps: record.log, hasEnded }, cursor, abort);
   }
@@ -463,7 +477,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
     const record = await readRecord(attemptDir, 'attempt');
     const sample = record && (await readUsageSample(engine, container));
     if (!sample) return null;
-    const startedAt = (await readBarrierOpening(attemptDir))?.at ?? sample.at - 1_000;
+    const startedAt = (await readRecord(attemptDir, 'opening'))?.at ?? sample.at - 1_000;
     return {
       cpuPercent: this.#cpuShares.percentOf(attempt, sample, startedAt, record.cpus),
       gpuPercent: await this.#gpuPercentOf(attempt, record),
@@ -499,13 +513,12 @@ export class DockerRunner implements Runner, AsyncDisposable {
   }
 
   async #removeAll(attempt: string): Promise<void> {
-    const { engine, recordings, accounts, localGpus, remoteGpus, gpuUtilization, removal } =
-      this.#parts;
+    const { engine, shims, accounts, localGpus, remoteGpus, gpuUtilization, removal } = this.#parts;
     const attemptDir = this.#attemptDirOf(attempt);
     const container = containerName(attempt);
-    const hasBegun = (await readBarrierOpening(attemptDir)) !== null;
+    const hasBegun = (await readRecord(attemptDir, 'opening')) !== undefined;
     await (hasBegun ? removeContainer : removeUnstarted)(engine, container);
-    await recordings.killRecorder(attempt);
+    await shims.kill(attempt);
     await accounts?.release(attemptDir);
     for (const ledger of [localGpus, remoteGpus]) ledger.release(attempt);
     gpuUtilization.forget(container);
@@ -542,7 +555,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
   }
 
   #supervised(handle: Handle): SupervisedContainer {
-    const { engine, health, recordings } = this.#parts;
+    const { engine, health, shims } = this.#parts;
     const attempt = String(handle.attempt);
     return {
       attempt,
@@ -551,14 +564,8 @@ export class DockerRunner implements Runner, AsyncDisposable {
       attemptDir: this.#attemptDirOf(attempt),
       graceMs: this.#graceMs,
       engineTimeoutMs: this.#options.engineTimeoutMs ?? ENGINE_TIMEOUT_MS,
-      recordings,
+      shims,
       isLocal: () => health.facts?.isLocal ?? false,
     };
   }
-}
-
-/** @throws `error`, unless it means that the engine is unavailable */
-function falseIfUnavailable(error: unknown): false {
-  if (error instanceof RunnerUnavailable) return false;
-  throw error;
 }

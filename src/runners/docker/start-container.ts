@@ -1,17 +1,26 @@
 /**
  * Starts and removes containers.
  *
- * The command begins only when the start barrier opens. If a start fails before, for example because the engine dies in the
+ * The command begins only when its script appears (`../container/wrapper.ts`), after the server has completed the setup from
+ * outside, such as firewall rules. A manipulated `/bin/sh` gains nothing by not waiting: before its firewall rules are set, the
+ * container has no network (`network.ts`). If a start fails before, for example because the engine dies in the
  * middle, the container is removed and created again, because no part of the job has run.
  */
+import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { RunnerUnavailable } from '../runner.ts';
-import { readRecord, writeRecord } from './attempt-dir.ts';
-import { killContainerProcesses, runsOnHostKernel } from './container-processes.ts';
+import { writeJsonAtomically } from '../supervisor/claim.ts';
+import { beginWithoutShim, type Opening, readRecord, writeRecord } from './attempt-dir.ts';
+import { killContainerProcesses, procFileContains } from './container-processes.ts';
 import { type Engine, EngineError, isStatus } from './engine.ts';
+import { sharesKernel } from './engine-facts.ts';
 import { type ContainerNetwork, InconsistentNetworkError } from './network.ts';
-import { exitedOnItsOwn, explainStartFailure, readContainerState } from './outcome.ts';
-import { openBarrier, readBarrierOpening } from './start-barrier.ts';
+import {
+  type ContainerState,
+  exitedOnItsOwn,
+  explainStartFailure,
+  readContainerState,
+} from './outcome.ts';
 import type { SupervisedContainer } from './supervision.ts';
 
 /** How long the engine may take to remove a container. */
@@ -23,7 +32,7 @@ type StartOptions = SupervisedContainer & {
   applySharedLimits(): Promise<void>;
   /** Counts a recreation of the container. @returns false when there were too many */
   mayRecreate(): boolean;
-  /** Called before the barrier opens, or before the start of a remote container, which has no barrier. */
+  /** Called before the command begins: for a remote container, whose script exists already, before its start. */
   mayBegin(): Promise<boolean>;
 };
 
@@ -33,17 +42,17 @@ type StartOptions = SupervisedContainer & {
  * @throws RunnerUnavailable also when the container must be recreated
  */
 export async function startContainer(options: StartOptions): Promise<boolean> {
-  const { attempt, engine, container, attemptDir, recordings, mayBegin } = options;
+  const { attempt, engine, container, attemptDir, shims, mayBegin } = options;
   const isRemote = (await readRecord(attemptDir, 'attempt'))?.remote ?? false;
-  if (!isRemote && (await readBarrierOpening(attemptDir))) return true;
-  // The recorder starts in parallel with the container, whose start takes longer.
-  const recorder = recordings.isPrepared(attempt) ? recordings.ensureRecorder(attempt) : null;
-  recorder?.catch(() => {});
+  if (!isRemote && (await readRecord(attemptDir, 'opening'))) return true;
+  if (!isRemote) shims.reserve(attempt);
   const created = await requireState(engine, container);
   const isFirstStart = created.status === 'created';
   if (isFirstStart) {
-    // Recorded before the start: without a barrier the job may be over before the engine's answer arrives.
-    if (isRemote && !(await openBarrier(attemptDir, { recorded: false }, mayBegin))) return false;
+    // Before the start, because the job may be over before the engine's answer arrives.
+    if (isRemote && !(await mayBegin())) return false;
+    // Durable, because a remote container survives a crash of this machine.
+    if (isRemote) await writeRecord(attemptDir, 'opening', { at: Date.now(), hasShim: false });
     if (!(await sendStart(options, created.id, isRemote))) return true;
   }
   if (isRemote) return true;
@@ -51,12 +60,22 @@ export async function startContainer(options: StartOptions): Promise<boolean> {
   const state = await requireState(engine, container);
   if (state.status === 'ended' && (await isUnstartable(options, state.exitCode, isFirstStart)))
     return true;
-  const recorded = recorder !== null && runsOnHostKernel(state);
-  if (recorded) {
-    await recorder;
-    recordings.storeInitProcess(attempt, state.pid);
-  } else await recordings.killRecorder(attempt);
-  return openBarrier(attemptDir, { recorded }, mayBegin);
+  if (!(await mayBegin())) return false;
+  const opening: Opening = { at: Date.now(), hasShim: runsOnHostKernel(state) };
+  if (opening.hasShim) shims.storeInitProcess(attempt, state.pid);
+  else shims.discard(attempt);
+  writeJsonAtomically(join(attemptDir, 'opening.json'), opening);
+  await (opening.hasShim ? shims.ensure(attempt) : beginWithoutShim(attemptDir));
+  return true;
+}
+
+/**
+ * Whether a running container shares the kernel of this machine, so that FIFOs created by this server work in it: its first
+ * process is visible here, in the container's own control group. False for an engine in a virtual machine, and for a server
+ * in a container.
+ */
+function runsOnHostKernel({ id, pid, runtime }: ContainerState): boolean {
+  return sharesKernel(runtime) && procFileContains(pid, 'cgroup', id);
 }
 
 async function requireState(engine: Engine, container: string) {

@@ -1,21 +1,24 @@
 /**
- * Supervises a container until it ends: enforces its timeout and the grace period after SIGTERM, and ends it when its log
- * cannot be written.
+ * Supervises a container until it ends. Without a shim (`shim.ts`) this server enforces its timeout and the grace period after
+ * SIGTERM.
  *
- * All decisions follow from stored facts (when the start barrier was opened, when and why a stop was requested), so a
- * restarted server continues the supervision. The engine reports the end at once. The engine is polled every few seconds as
+ * All decisions follow from stored facts (when the command began, when and why a stop was requested), so a restarted server
+ * continues the supervision. The engine reports the end at once. The engine is polled every few seconds as
  * well, because the request that waits for the end never settles when the engine dies.
  */
 import { jitter, sleep } from '../../base/backoff.ts';
 import { type Outcome, RunnerUnavailable } from '../runner.ts';
+import type { Ending } from '../supervisor/supervise.ts';
 import {
   type AttemptRecord,
+  type Opening,
   readRecord,
   type StartRefusal,
   type StopRequest,
   writeRecord,
 } from './attempt-dir.ts';
 import { listContainerProcesses, sendSigterm } from './container-processes.ts';
+import type { ContainerShims } from './container-shims.ts';
 import { type Engine, isStatus } from './engine.ts';
 import {
   buildOutcome,
@@ -27,8 +30,6 @@ import {
   readContainerState,
   readExitCodeFromEvents,
 } from './outcome.ts';
-import type { Recordings } from './recordings.ts';
-import { type BarrierOpening, markStopRequested, readBarrierOpening } from './start-barrier.ts';
 
 const POLL_MS = 5_000;
 /** Interval after SIGKILL, which is repeated: a process in the middle of a slow write dies late. */
@@ -48,7 +49,7 @@ export type SupervisedContainer = {
   engineTimeoutMs: number;
   /** Whether the container's processes run on this machine; false until that is known. */
   isLocal(): boolean;
-  recordings: Recordings;
+  shims: ContainerShims;
 };
 
 /** Settles when a stop is requested, or when `signal` aborts. */
@@ -98,7 +99,7 @@ type Observation = {
   state: ContainerState;
   refused: StartRefusal | undefined;
   stop: StopRequest | undefined;
-  opening: BarrierOpening | null;
+  opening: Opening | undefined;
 };
 
 /** @returns null when the container does not exist @throws RunnerUnavailable */
@@ -110,7 +111,7 @@ async function observe({
   const state = await readContainerState(engine, container);
   const refused = await readRecord(attemptDir, 'unstartable');
   const stop = await readRecord(attemptDir, 'stop');
-  const opening = await readBarrierOpening(attemptDir);
+  const opening = await readRecord(attemptDir, 'opening');
   return state && { state, refused, stop, opening };
 }
 
@@ -119,22 +120,24 @@ async function observe({
  * @param wasEngineUnavailable the engine was unavailable at some time during the supervision
  */
 async function determineOutcome(
-  { attempt, engine, recordings }: SupervisedContainer,
+  { attempt, engine, attemptDir, shims }: SupervisedContainer,
   record: AttemptRecord,
   {
     state,
     refused,
-    stop,
+    stop: requested,
     opening,
     wasEngineUnavailable,
   }: Observation & { wasEngineUnavailable: boolean },
   signal: AbortSignal,
 ): Promise<Outcome> {
-  const exit = opening?.recorded ? await recordings.finish(attempt, signal) : undefined;
-  const mayMissEnd = exit?.unheard ?? false;
-  const isRecorded = opening?.recorded && (mayMissEnd || !recordings.recordedNothing(attempt));
+  const exit = opening?.hasShim ? await shims.waitForExit(attempt, signal) : undefined;
+  const ending = await readRecord(attemptDir, 'ending');
+  const stop = mergeStops(requested, ending);
+  const mayMissEnd = exit?.exitCode === null && shims.wasReplaced(attempt);
   const codeFromEvents = mayMissEnd ? await readExitCodeFromEvents(engine, state) : undefined;
-  const ended = isRecorded ? mergeRecordedExit(state, exit, codeFromEvents) : state;
+  const ended =
+    exit && !exit.unstartable ? mergeRecordedExit(state, exit, mayMissEnd, codeFromEvents) : state;
   if (!ended) return { kind: 'lost' };
   const openedAt = opening?.at ?? null;
   const isOverdue = exceededTimeout(record, ended, openedAt);
@@ -142,6 +145,16 @@ async function determineOutcome(
   if (mayBeLost && (wasEngineUnavailable || (await hasEngineRestartedSince(engine, state))))
     return { kind: 'lost' };
   return buildOutcome({ record, state: ended, openedAt, stop, refused });
+}
+
+/** Why the container was ended. A shim ends it at the timeout, or when its log cannot be written. */
+function mergeStops(
+  requested: StopRequest | undefined,
+  ending: Ending | undefined,
+): StopRequest | undefined {
+  if (ending?.timedOut) return { how: ending.how, why: 'timeout', at: ending.at };
+  if (requested || !ending?.reason) return requested;
+  return { how: ending.how, why: 'disk', at: ending.at, note: ending.reason.reason };
 }
 
 /** Takes the next step to stop a running container if that is due; otherwise waits for a change. */
@@ -152,11 +165,12 @@ async function stopOrWait(
   waitForRequest: WaitForRequest,
   signal: AbortSignal,
 ): Promise<void> {
-  const { attempt, graceMs, recordings } = supervised;
+  const { attempt, graceMs, shims } = supervised;
+  if (opening?.hasShim) {
+    await shims.ensure(attempt);
+    return waitForChange(supervised, waitForRequest, POLL_MS, signal);
+  }
   const now = Date.now();
-  const failure = opening?.recorded ? await recordings.readFailure(attempt) : undefined;
-  if (failure && !stop)
-    await requestStop(supervised, { how: 'KILL', why: 'disk', at: now, note: failure.reason });
   const dueAt = stop
     ? stop.at + (stop.how === 'KILL' ? 0 : graceMs)
     : (opening?.at ?? Number.POSITIVE_INFINITY) + record.timeoutMs;
@@ -177,9 +191,9 @@ async function canBeGivenUp(
   { timeoutMs }: AttemptRecord,
 ): Promise<boolean> {
   const stop = await readRecord(attemptDir, 'stop');
-  const opening = await readBarrierOpening(attemptDir);
+  const opening = await readRecord(attemptDir, 'opening');
   const isUnwanted = stop?.why === 'asked' && Date.now() > stop.at + graceMs;
-  // Twice the grace period: on a remote engine the watchdog waits for one before its own SIGTERM (`start-barrier.ts`).
+  // Twice the grace period: a watchdog in the container waits for one before its own SIGTERM (`../container/wrapper.ts`).
   const latestEnd =
     (opening?.at ?? Number.POSITIVE_INFINITY) + timeoutMs + 2 * graceMs + engineTimeoutMs;
   return isUnwanted || Date.now() > latestEnd;
@@ -202,8 +216,11 @@ export async function requestStop(
   } finally {
     if (pendingWrites.get(attemptDir) === stored) pendingWrites.delete(attemptDir);
   }
-  await markStopRequested(attemptDir);
-  await sendSignal(supervised, stop.how);
+  const opening = await readRecord(attemptDir, 'opening');
+  if (opening?.hasShim) await supervised.shims.signal(supervised.attempt, stop.how);
+  // Rejects while the engine is unavailable, and then the caller repeats the request.
+  const state = await readContainerState(supervised.engine, supervised.container);
+  if (state && !opening?.hasShim) await sendSignal(supervised, stop.how, state);
 }
 
 async function storeStop(attemptDir: string, stop: StopRequest): Promise<void> {
@@ -214,17 +231,15 @@ async function storeStop(attemptDir: string, stop: StopRequest): Promise<void> {
 
 /**
  * Sends SIGTERM to every process of the container if this server can signal them, and otherwise through the engine.
- * @param state the container's state, if the caller has read it
  */
 async function sendSignal(
   { engine, container, isLocal }: SupervisedContainer,
   how: 'TERM' | 'KILL',
-  state?: ContainerState,
+  state: ContainerState,
 ): Promise<void> {
   if (how === 'TERM') {
-    const current = state ?? (await readContainerState(engine, container));
     const canSignal = isLocal() && process.getuid?.() === 0;
-    const pids = canSignal ? listContainerProcesses(current?.pid ?? 0) : [];
+    const pids = canSignal ? listContainerProcesses(state.pid) : [];
     if (pids.length > 0) return sendSigterm(pids);
   }
   try {

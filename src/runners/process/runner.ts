@@ -185,7 +185,7 @@ class LocalProcessRunner implements ProcessRunner {
     const resources = await confinement.reserve(folder);
     writeReservation(folder, reservation);
     // The network is opened first, because that takes longer than most checkouts.
-    if (resources.internet) shims.connect(id, resources.internet.spec);
+    if (resources.internet) shims.reserve(id, resources.internet.spec);
     const work = join(folder, 'work');
     const steps = [
       spec.checkout ? spec.checkout(work, abort) : mkdir(work),

@@ -68,8 +68,8 @@ export class ShimPool implements AsyncDisposable {
   readonly #dir: string;
   readonly #program: string | undefined;
   readonly #prefix: readonly string[];
-  /** By attempt: shims that open the network of an attempt that has not started yet. */
-  readonly #connected = new Map<string, Shim>();
+  /** By attempt: shims of attempts that have not started yet. */
+  readonly #reserved = new Map<string, Shim>();
   /** By attempt: shims of started attempts. */
   readonly #working = new Map<string, Shim>();
   readonly #idle: Shim[] = [];
@@ -85,11 +85,12 @@ export class ShimPool implements AsyncDisposable {
     this.#prefix = prefix;
   }
 
-  /** Assigns a shim to the attempt. The shim opens the network while the rest of the attempt is being prepared. */
-  connect(attempt: string, network: NetworkSpec): void {
+  /** Assigns a shim to the attempt. The shim starts, and opens the network, while the rest of the attempt is being prepared. */
+  reserve(attempt: string, network?: NetworkSpec): void {
+    if (this.#reserved.has(attempt)) return;
     const shim = this.#take();
-    this.#connected.set(attempt, shim);
-    sendCommand(shim, { type: 'connect', network });
+    this.#reserved.set(attempt, shim);
+    if (network) sendCommand(shim, { type: 'connect', network });
   }
 
   /**
@@ -97,8 +98,8 @@ export class ShimPool implements AsyncDisposable {
    * @returns the shim's exit code, if it has ended by then
    */
   async launch(attempt: string): Promise<number | null> {
-    const shim = this.#connected.get(attempt) ?? this.#take();
-    this.#connected.delete(attempt);
+    const shim = this.#reserved.get(attempt) ?? this.#take();
+    this.#reserved.delete(attempt);
     this.#working.set(attempt, shim);
     sendCommand(shim, { type: 'start', attempt }, this.#program !== undefined);
     const { promise: timedOut, resolve } = Promise.withResolvers<void>();
@@ -113,8 +114,8 @@ export class ShimPool implements AsyncDisposable {
 
   /** Ends the shim of an attempt that will not be started. */
   discard(attempt: string): void {
-    const shim = this.#connected.get(attempt);
-    this.#connected.delete(attempt);
+    const shim = this.#reserved.get(attempt);
+    this.#reserved.delete(attempt);
     if (shim) this.#end(shim);
   }
 
@@ -127,7 +128,7 @@ export class ShimPool implements AsyncDisposable {
     this.#isClosed = true;
     clearTimeout(this.#refillTimer);
     clearTimeout(this.#quietTimer);
-    for (const shim of [...this.#connected.values(), ...this.#idle]) this.#end(shim);
+    for (const shim of [...this.#reserved.values(), ...this.#idle]) this.#end(shim);
     // Shims with a running attempt continue.
     for (const shim of this.#working.values()) closeInput(shim);
     // The end of a shim adds a task that removes its error file.
@@ -175,7 +176,7 @@ export class ShimPool implements AsyncDisposable {
 
   /** Removes the shim from all lists, and settles its promises. */
   #forget(shim: Shim): void {
-    for (const attempts of [this.#connected, this.#working])
+    for (const attempts of [this.#reserved, this.#working])
       for (const [attempt, each] of attempts) if (each === shim) attempts.delete(attempt);
     const index = this.#idle.indexOf(shim);
     if (index >= 0) this.#idle.splice(index, 1);

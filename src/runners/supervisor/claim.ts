@@ -1,4 +1,4 @@
-/** Writes the files by which a shim or recorder, which outlives the server, claims its attempt and records the result. */
+/** Writes the files by which a shim, which outlives the server, claims its attempt and records the result. */
 import {
   closeSync,
   fsyncSync,

@@ -1,4 +1,4 @@
-/** Reads an attempt's files that a shim or recorder writes, and waits for their changes. */
+/** Reads an attempt's files that a shim writes, and waits for their changes. */
 import { type FSWatcher, readFileSync, watch } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { ProcessIdentity } from './claim.ts';

@@ -1,23 +1,77 @@
-/** Receives what the shell around a command in a container reports to its supervisor: that it has begun, and how it ended. */
+/** Receives what the shell around a command in a container (`../container/wrapper.ts`) reports to its supervisor. */
 import { closeSync, constants, openSync } from 'node:fs';
 import { Socket } from 'node:net';
 import { setTimeout as delay, setImmediate as turn } from 'node:timers/promises';
 
-/** Maximum length of a line that the command's parent writes. */
-const MAX_REPORT_LENGTH = 32;
+/** Maximum length of a line that the shell writes. */
+const MAX_REPORT_LENGTH = 64;
 /** Pause after each chunk (64 KiB at most) of reports, because a job may write there without end. */
 const REPORT_PAUSE_MS = 100;
 /** Longest wait for reports after the end of the command. */
 const DRAIN_TIMEOUT_MS = 2_000;
+const MAX_EXIT_CODE = 255;
 
-/**
- * Receives the reports of the command's parent, one per line. `end` first reads all reports that were written. The job can
- * write into the FIFO too; it then blocks, because the recorder pauses after each chunk.
- */
-export function receiveReports(
-  fifo: string,
-  onReport: (line: string) => void,
-): { end(): Promise<void> } {
+/** `oomKills`: processes killed by the kernel for lack of memory; undefined: unknown in this container. */
+export type ExitReport = { exitCode: number; oomKills: number | undefined };
+
+export type ContainerReports = {
+  /** Settles when the container runs. */
+  ready: Promise<void>;
+  /** Settles when the command begins. */
+  begun: Promise<void>;
+  readonly hasBegun: boolean;
+  /** Settles with the first report of an end. */
+  exited: Promise<ExitReport>;
+  /** The last report of an end. */
+  readonly exit: ExitReport | undefined;
+  readonly usage: { cpuSeconds: number; memoryBytes: number } | null;
+  /** Reads all reports that were written, and closes the FIFO. */
+  end(): Promise<void>;
+};
+
+/** The job can write into the FIFO too, so its lines may be false. It then blocks, because there is a pause after each chunk. */
+export function receiveReports(fifo: string): ContainerReports {
+  const ready = Promise.withResolvers<void>();
+  const begun = Promise.withResolvers<void>();
+  const exited = Promise.withResolvers<ExitReport>();
+  let hasBegun = false;
+  let exit: ExitReport | undefined;
+  let usage: ContainerReports['usage'] = null;
+  const receive = (line: string) => {
+    const [word, first, second] = line.split(' ');
+    if (word === 'ready') ready.resolve();
+    else if (word === 'begun') {
+      hasBegun = true;
+      begun.resolve();
+    } else if (word === 'usage' && second !== undefined)
+      usage = { cpuSeconds: Number(first), memoryBytes: Number(second) };
+    else if (word === 'exit' && first !== undefined && Number(first) <= MAX_EXIT_CODE) {
+      exit = {
+        exitCode: Number(first),
+        oomKills: second === undefined ? undefined : Number(second),
+      };
+      exited.resolve(exit);
+    }
+  };
+  const { end } = readLines(fifo, receive);
+  return {
+    ready: ready.promise,
+    begun: begun.promise,
+    exited: exited.promise,
+    get hasBegun() {
+      return hasBegun;
+    },
+    get exit() {
+      return exit;
+    },
+    get usage() {
+      return usage;
+    },
+    end,
+  };
+}
+
+function readLines(fifo: string, onLine: (line: string) => void): { end(): Promise<void> } {
   const reader = openSync(fifo, constants.O_RDONLY | constants.O_NONBLOCK);
   const writer = openSync(fifo, constants.O_WRONLY);
   const source = new Socket({ fd: reader, readable: true, writable: false });
@@ -31,7 +85,7 @@ export function receiveReports(
     }
     const lines = (partialLine + chunk).split('\n');
     partialLine = lines.pop()?.slice(0, MAX_REPORT_LENGTH) ?? '';
-    for (const line of lines) onReport(line);
+    for (const line of lines) onLine(line);
   });
   const closed = new Promise((resolve) => source.once('close', resolve));
   return {

@@ -32,6 +32,17 @@ export type AttemptExit = {
   reason?: string;
   /** The kernel killed a process of the job because its memory limit was reached. */
   outOfMemory?: true | undefined;
+  /** How many processes the kernel has killed for that, if it was counted. */
+  oomKills?: number | undefined;
+};
+
+/** How the supervisor began to end the work, for a supervisor that replaces it. `reason`: unset if it was asked to. */
+export type Ending = {
+  /** `TERM`: the grace period began. */
+  how: 'TERM' | 'KILL';
+  at: number;
+  timedOut: boolean;
+  reason?: StopReason | undefined;
 };
 
 export type WorkSpec = {
@@ -39,7 +50,8 @@ export type WorkSpec = {
   graceMs: number;
   /** `watched`: the kernel does not enforce the limit, so the supervisor does. */
   memory: { bytes: number; watched: boolean };
-  disk: DiskLimits & { dirs: string[]; floorBytes: number };
+  /** Unset: another program watches the disk. */
+  disk?: DiskLimits & { dirs: string[]; floorBytes: number };
   log: LogLimits;
 };
 
@@ -57,8 +69,8 @@ export type Work = {
   tree: ProcessTree;
   /** Settles with a message when the network of the work breaks. */
   networkBroken?: Promise<string> | undefined;
-  /** How many processes of the work the kernel has killed for lack of memory. */
-  countOomKills(): number;
+  /** How many processes of the work the kernel has killed for lack of memory; undefined if they cannot be counted. */
+  countOomKills(): number | undefined;
   /** Called after the end was recorded. */
   release(): Promise<void>;
 };
@@ -95,6 +107,10 @@ type Options = {
   onUp?(started: AttemptStart): void;
   /** Called when the end is recorded, or cannot be because the folder was removed. */
   onRecorded?(exit: AttemptExit): void;
+  /** Set when the work survived a supervisor that had begun to end it. */
+  ending?: Ending | undefined;
+  /** Called before the work is signalled, if it may survive this process. */
+  onEnding?(ending: Ending): void;
   /** The signal that was received before the work could be stopped. */
   getEarlySignal(): 'TERM' | 'KILL' | undefined;
   /** Removes a folder of the job with its files, when the disk is full. */
@@ -115,12 +131,17 @@ export async function supervise(
   dir: string,
   spec: WorkSpec,
   startedAt: number,
-  { fifoDir = dir, start, onStarted, onUp, onRecorded, getEarlySignal, removeTree }: Options,
+  options: Options,
 ): Promise<SuperviseResult> {
+  const { fifoDir = dir, start, onStarted, onUp, onRecorded, getEarlySignal, removeTree } = options;
+  const { ending: before, onEnding } = options;
   const fileOf = (name: string) => join(dir, name);
   /** `reason`: why the supervisor ended the work. */
-  const ending: { reason?: StopReason } = {};
-  let isStopped = false;
+  const ending: { reason?: StopReason | undefined } = { reason: before?.reason };
+  let isStopped = before !== undefined;
+  let timedOut = before?.timedOut ?? false;
+  const storeEnding = (how: 'TERM' | 'KILL') =>
+    onEnding?.({ how, at: Date.now(), timedOut, reason: ending.reason });
   let killWork = () => {};
   const endFor = (reason: StopReason | null) => {
     if (reason === null || ending.reason) return;
@@ -143,11 +164,12 @@ export async function supervise(
   const kill = () => {
     // The processes are gone, and their ids may belong to other processes by now.
     if (isOver) return;
+    if (!isKilled) storeEnding('KILL');
     isKilled = true;
     tree.kill();
   };
   killWork = kill;
-  if (ending.reason) kill();
+  if (ending.reason || before?.how === 'KILL') kill();
   // While nothing has opened a FIFO for writing, it would be at its end without these.
   void Promise.race([work.up, work.ended]).then(() => {
     for (const { writer } of outputs) closeSync(writer);
@@ -165,26 +187,31 @@ export async function supervise(
     }, STARTED_DELAY_MS);
   });
 
-  let timedOut = false;
   let graceTimer: UptimeTimer | undefined;
+  if (before) graceTimer = startUptimeTimer(before.at + spec.graceMs - Date.now(), kill);
   const stop = (how: 'TERM' | 'KILL') => {
     if (isOver) return;
     isStopped = true;
     if (how === 'KILL') return kill();
     if (graceTimer) return;
+    storeEnding('TERM');
     graceTimer = startUptimeTimer(spec.graceMs, kill);
     tree.terminate();
   };
   onStarted({ stop, fail: (error) => endFor(toStopReason(error)) });
-  const timeout = startUptimeTimer(spec.timeoutMs, (lateMs) => {
-    timedOut = graceTimer === undefined;
+  // Work that is being ended already has not exceeded its timeout.
+  const leftMs = Math.min(startedAt + spec.timeoutMs - Date.now(), spec.timeoutMs);
+  const timeout = startUptimeTimer(leftMs, (lateMs) => {
+    if (graceTimer) return;
+    timedOut = true;
     // A minute and a half after the grace period other servers treat the attempt as lost, and may have started a retry.
     stop(lateMs > LATE_MS ? 'KILL' : 'TERM');
   });
 
   const watching = new AbortController();
   const onMeasured = (use: DiskUse) => tryTo(() => writeJsonAtomically(fileOf('disk'), use));
-  void watchDisk({ ...spec.disk, pids: tree.pids, onMeasured }, watching.signal).then(endFor);
+  if (spec.disk)
+    void watchDisk({ ...spec.disk, pids: tree.pids, onMeasured }, watching.signal).then(endFor);
   if (spec.memory.watched)
     void watchMemory(tree.pids, spec.memory.bytes, watching.signal).then(endFor);
 
@@ -202,9 +229,9 @@ export async function supervise(
   const drainTimer = setTimeout(() => outputs.forEach((o) => void o.source.destroy()), DRAIN_MS);
   await Promise.all([tree.killRemaining(), closed]);
   clearTimeout(drainTimer);
-  if (ending.reason?.full) await emptyFolders(spec.disk.dirs, removeTree);
+  if (ending.reason?.full) await emptyFolders(spec.disk?.dirs ?? [], removeTree);
   const oomKills = work.countOomKills();
-  const memoryReason = oomKills > 0 ? describeOutOfMemory(oomKills, spec.memory.bytes) : undefined;
+  const memoryReason = oomKills ? describeOutOfMemory(oomKills, spec.memory.bytes) : undefined;
   const reason = ending.reason?.reason ?? memoryReason;
   const exit: AttemptExit = {
     // A killed command has failed, even if it ended by itself at the same moment. A command that was stopped before its
@@ -215,7 +242,8 @@ export async function supervise(
     endedAt,
     unstartable: !ran && !isStopped,
     ...(reason !== undefined && { reason }),
-    outOfMemory: oomKills > 0 || undefined,
+    outOfMemory: (oomKills ?? 0) > 0 || undefined,
+    oomKills,
   };
   await writeEnd(dir, exit);
   onRecorded?.(exit);

@@ -1,5 +1,5 @@
 /**
- * Reading the engine's own log of a container, as is done without a recorder: for a remote engine, or a runtime with a
+ * Reading the engine's own log of a container, as is done without a shim: for a remote engine, or a runtime with a
  * kernel of its own. The tests use the local engine, whose log has the same format.
  */
 import { beforeEach, expect, test } from 'vitest';
@@ -16,7 +16,7 @@ const KiB = 1024;
 const NO_CAPS = { bytes: 2 ** 40, lines: 2 ** 40 };
 type Stream = RunnerLine['stream'];
 
-/** Starts a container without a recorder. Disposing of it removes the container. */
+/** Starts a container without a shim. Disposing of it removes the container. */
 async function printing(script: string) {
   const options = ['--detach', '--network', 'none', '--log-driver', 'json-file'];
   const container = await docker('run', ...options, BUSYBOX, '/bin/sh', '-c', script);

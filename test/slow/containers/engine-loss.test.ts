@@ -91,7 +91,7 @@ test('an engine that was killed before saving its state causes no second run and
   const again = await made.again();
   const outcome = await again.wait(handle, never);
   expect(outcome).toMatchObject({ kind: 'exited', exitCode: 7 });
-  // The end time is that of the recorder, not that of the engine's restart.
+  // The end time is that of the shim, not that of the engine's restart.
   const { startedAt, endedAt } = outcome as Extract<Outcome, { kind: 'exited' }>;
   expect(endedAt.getTime() - startedAt.getTime()).toBeGreaterThan(990);
   expect(endedAt.getTime()).toBeLessThan(over + 1_000);
@@ -151,13 +151,13 @@ test.for(['disconnected', 'connected'] as const)(
   },
 );
 
-test('a recorder that is killed is replaced by another, which continues the log', async () => {
+test('a shim that is killed is replaced by another, which continues the log', async () => {
   await using made = await dockerRunner({ network: { mode: 'none' } });
   const { runner, dir } = made;
   const spec = attemptSpec('for i in $(seq 30); do echo $i; sleep 0.05; done; exit 3');
   const handle = await runner.prepare(spec, never);
   await runner.start(handle);
-  const claim = () => JSON.parse(readFileSync(join(dir, spec.id, 'record/claim'), 'utf8'));
+  const claim = () => JSON.parse(readFileSync(join(dir, spec.id, 'claim'), 'utf8'));
   const { pid } = claim();
   const seen: string[] = [];
   for await (const { lines } of runner.logs(handle, null, never)) {
@@ -169,26 +169,26 @@ test('a recorder that is killed is replaced by another, which continues the log'
   expect(await runner.wait(handle, never)).toMatchObject({ exitCode: 3 });
 });
 
-test('the start barrier opens only after a recorder has created the FIFOs', async () => {
+test('a command begins only under a shim', async () => {
   await using made = await dockerRunner({ network: { mode: 'none' } });
   const { runner, dir } = made;
   const spec = attemptSpec('echo ran; exit 3');
   const handle = await runner.prepare(spec, never);
-  // Stands for a recorder that is killed right after its claim.
-  const recorder = spawn('sleep', ['600']);
-  const pid = recorder.pid as number;
+  // Stands for a shim that is killed right after its claim.
+  const shim = spawn('sleep', ['600']);
+  const pid = shim.pid as number;
   const claim = JSON.stringify({ pid, ...readProcessIdentity(pid) });
-  await writeFile(join(dir, spec.id, 'record/claim'), claim);
+  await writeFile(join(dir, spec.id, 'claim'), claim);
   await expect(runner.start(handle)).rejects.toThrow(/has not started/);
-  const ended = once(recorder, 'exit');
-  recorder.kill('SIGKILL');
+  const ended = once(shim, 'exit');
+  shim.kill('SIGKILL');
   await ended;
   await runner.start(handle);
   expect(await runner.wait(handle, never)).toMatchObject({ kind: 'exited', exitCode: 3 });
   expect(await allLines(runner, handle)).toEqual(['ran']);
 });
 
-test('a job that ends while neither recorder nor server runs has the exit code that its engine saw', async () => {
+test('a job that ends while neither shim nor server runs has the exit code that its engine saw', async () => {
   await using engine = await startOwnEngine({ liveRestore: true });
   await using made = await dockerRunner({ docker: engine.config, network: { mode: 'none' } });
   const { runner, dir } = made;
@@ -202,7 +202,7 @@ test('a job that ends while neither recorder nor server runs has the exit code t
   }
   const [seen, forgotten] = specs as [AttemptSpec, AttemptSpec];
   for (const { id } of specs)
-    process.kill(JSON.parse(readFileSync(join(dir, id, 'record/claim'), 'utf8')).pid, 'SIGKILL');
+    process.kill(JSON.parse(readFileSync(join(dir, id, 'claim'), 'utf8')).pid, 'SIGKILL');
   const end = async ({ id }: AttemptSpec) => {
     await writeFile(join(dir, id, 'work/go'), '');
     await eventually(async () => expect(await engine.docker('ps')).not.toContain(`loam-${id}`));
@@ -259,7 +259,7 @@ test('a job on an unavailable engine is given up if it was cancelled or is past 
 });
 
 test.for(['cat /dev/zero', 'yes begun', 'yes exit 0'])(
-  'a recorder uses little memory and CPU, whatever a job writes into the FIFO for reports: %s',
+  'a shim uses little memory and CPU, whatever a job writes into the FIFO for reports: %s',
   async (writes) => {
     await using made = await dockerRunner({ network: { mode: 'none' } });
     const { runner, dir } = made;
@@ -271,7 +271,7 @@ test.for(['cat /dev/zero', 'yes begun', 'yes exit 0'])(
     await runner.start(handle);
     for await (const { lines } of runner.logs(handle, null, never)) {
       expect(lines.map(({ message }) => message)).toEqual(['up']);
-      const { pid } = JSON.parse(readFileSync(at('record/claim'), 'utf8'));
+      const { pid } = JSON.parse(readFileSync(at('claim'), 'utf8'));
       const [from, seconds] = [secondsOf(pid), 3];
       await delay(seconds * 1_000);
       expect((secondsOf(pid) - from) / seconds).toBeLessThan(0.1);
@@ -310,7 +310,7 @@ test('a container whose shell ends at the start barrier is not recreated forever
         expect(outcome).toEqual({ kind: 'unstartable', reason });
         break;
       }
-      // The container may still have been running when it was checked. Then the recorder, which gets no report from such
+      // The container may still have been running when it was checked. Then the shim, which gets no report from such
       // a shell, counts it as killed.
       expect([255, 137]).toContain(outcome.exitCode);
       break;

@@ -96,7 +96,7 @@ test('a checkout is sent into the container, and artifacts are read from it', as
     `${uid} 640`,
     `${uid} 700`,
     `${uid} 700`,
-    'ls: /.loam: No such file or directory',
+    '/.loam',
   ]);
   expect(outcome).toMatchObject({ kind: 'exited', exitCode: 0 });
   expect(await runner.artifacts(handle, '/work/out/link')).toBeNull();

@@ -209,7 +209,7 @@ told("itself", "127.0.0.1", do { socket(my $l, AF_INET, SOCK_STREAM, 0); bind($l
 
   test('an image that ignores the start barrier has no network before its firewall rules are set', async () => {
     await onMachine('touch /mnt/slow');
-    // It ends before or after its barrier opens. In the second case a recorder waits for reports that never arrive.
+    // It ends before or after its barrier opens. In the second case a shim waits for reports that never arrive.
     for (const LINGER of ['0', '1']) {
       const asked = { command: 'true', image: IMPATIENT, env: { LINGER } };
       const { lines, outcome } = await jobs.run(asked);

@@ -11,7 +11,7 @@ import { attemptSpec, runToEnd } from '../../support/runner.contract.ts';
 const IMAGE = `loam-test/hostile-${process.pid}`;
 const DOCKERFILE = `FROM loam-test/debian
 RUN cp /usr/bin/perl /usr/bin/rootperl && chmod 4755 /usr/bin/rootperl
-ENV HOME=/evil LOAM_GATE_COMMAND=evil
+ENV HOME=/evil loam_n=evil
 VOLUME /data
 WORKDIR /evil
 USER root
@@ -78,7 +78,7 @@ describe('a job in a container', () => {
           'for f in /proc/kcore /proc/keys /proc/timer_list /proc/sched_debug; do [ -s $f ] && [ -n "$(head -c 1 $f 2>/dev/null | tr -d "\\0")" ] && echo "shown $f"; done',
           '[ -z "$(ls /sys/firmware)" ] || echo "shown /sys/firmware"; { echo x > /proc/sysrq-trigger; } 2>/dev/null && echo sysrq',
           'find / -xdev -type s; ls /dev | tr "\\n" " "; echo',
-          'mknod /tmp/disk b 254 0 && echo mknod; chroot / true && echo chroot; touch /.loam/x && echo gate; rm -f /.loam/open && echo gate',
+          'mknod /tmp/disk b 254 0 && echo mknod; chroot / true && echo chroot; touch /.loam/x && echo gate; rm -f /.loam/start && echo gate',
           'echo "processes $(ls /proc | grep -c "^[0-9]*$")"; kill -9 1',
           'echo end',
         ].join('\n'),
@@ -115,7 +115,7 @@ describe('a job in a container', () => {
 
   test('runs as requested, whatever the image configures', async () => {
     const { lines, outcome } = await run(
-      'echo "$0 $PWD $HOME $TMPDIR $GREETING $LOAM_GATE_COMMAND"; touch /work/a /tmp/b $HOME/c /data/d && echo written; sleep 2; ls /tmp; exit 3',
+      'echo "$0 $PWD $HOME $TMPDIR $GREETING $loam_n"; touch /work/a /tmp/b $HOME/c /data/d && echo written; sleep 2; ls /tmp; exit 3',
     );
     expect(lines).toEqual([
       '/bin/sh /work /home/job /tmp hello ',

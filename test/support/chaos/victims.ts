@@ -9,7 +9,7 @@ import type { OneServer } from '../many-servers.ts';
 
 /** The folder of attempts in a worker's data folder, and the file in an attempt's folder that names its process. */
 const CLAIMS = {
-  recorder: { folder: 'containers', claim: 'record/claim' },
+  recorder: { folder: 'containers', claim: 'claim' },
   shim: { folder: 'attempts', claim: 'claim' },
 };
 export type Part = keyof typeof CLAIMS;
