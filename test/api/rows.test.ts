@@ -102,6 +102,23 @@ test.each([
   }
 });
 
+test('a new job is returned with the rows that were inserted with it', async () => {
+  const { createJob } = await app.admin.gql(
+    `mutation ($input: CreateJobInput!) { createJob(input: $input) { job { labels { key value } needs { name } } } }`,
+    {
+      input: {
+        ...{ namespace: 'admin', name: 'labelled', command: 'true', image: 'x', gpu: 'NONE' },
+        labels: [{ key: 'team', value: 'a' }],
+        needs: [{ job: 'waits' }],
+      },
+    },
+  );
+  expect(createJob.job).toEqual({
+    labels: [{ key: 'team', value: 'a' }],
+    needs: [{ name: 'waits' }],
+  });
+});
+
 /** The `select` of an operation that selects these fields of the type, and all fields of the rows below them. */
 function selectOfFields(type: GraphQLObjectType, fields: AnyField[]): object {
   const document = parse(`{ field { ${fields.map((field) => textOf(field, 3)).join(' ')} } }`);
