@@ -25,6 +25,7 @@ import { setprivPrefix } from '../supervisor/user.ts';
 import { bubblewrapOptions } from './bubblewrap.ts';
 import { cleanupIpc } from './cleanup-ipc.ts';
 import { openUserFiles } from './etc.ts';
+import { Fifos } from './fifos.ts';
 import { findKeyringGuard } from './keyrings.ts';
 import {
   BASE_ENV,
@@ -112,6 +113,7 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
     root,
     machineMounts,
     userFiles: openUserFiles(join(dir, '.etc-of-users'), MOUNTS.home),
+    fifos: new Fifos(join(dir, '.fifos')),
     unconfinedPrefix: (attempt) => [
       ...(canMark ? limitMarkPrefix(attempt) : []),
       ...(canDropRights ? NO_NEW_RIGHTS : []),
@@ -130,6 +132,7 @@ type Findings = {
   root: string;
   machineMounts: () => readonly Mount[];
   userFiles: ReturnType<typeof openUserFiles>;
+  fifos: Fifos;
   unconfinedPrefix: (attempt: string) => string[];
 };
 
@@ -168,10 +171,10 @@ export class Confinement {
     };
   }
 
-  /** Creates the FIFOs for the job's output. Called while the job's folders are being filled, because it starts a program. */
+  /** Creates the FIFOs for the job's output. Called while the job's folders are being filled, because it may start a program. */
   async createOutputs(folder: string, { account }: AttemptResources): Promise<void> {
     const outputs = OUTPUTS.map((name) => join(folder, name));
-    await run('mkfifo', ['-m', '600', ...outputs]);
+    for (const output of outputs) await this.#findings.fifos.take(output);
     if (!account) return;
     // The job opens its output through /dev/stdout too. The server stays the owner, so that the job cannot change the mode.
     for (const output of outputs) {
