@@ -1,6 +1,6 @@
 /** Every connection: its pages, read one by one, are compared with the whole list. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { remote, Workspace } from '../support/git.ts';
+import { Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { submit, until } from '../support/submit.ts';
 
@@ -12,19 +12,14 @@ beforeAll(async () => {
   app = await startApp();
   workspace = await Workspace.open();
   ada = await app.user('ada');
-  const create = (name: string) =>
-    ada.gql(
-      'mutation ($name: String!) { createRepository(input: {namespace: "ada", name: $name}) { repository { id } } }',
-      { name },
-    );
-  for (const name of ['b', 'A', 'c', 'D', 'e']) await create(name);
+  for (const name of ['b', 'A', 'c', 'D', 'e']) await ada.repository(`ada/${name}`);
   // Rows with the same time, which differ only in their id.
   const { pool } = app.app.services;
   await pool.query(
     `update repositories set updated_at = '2026-01-01' where name in ('b', 'c', 'e')`,
   );
 
-  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/b'), 'b');
+  await workspace.clone(ada, 'ada/b');
   for (let i = 0; i < 5; i++) {
     await workspace.commit('b', { [`f${i}`]: `${i}` }, `change ${i}`);
     await workspace.git('b', 'branch', `branch/${i}`);
@@ -35,18 +30,9 @@ beforeAll(async () => {
 
   for (const username of ['bob', 'carol', 'dan']) {
     await app.user(username);
-    await ada.gql(
-      'mutation ($username: String!) { setMember(input: {namespace: "ada", username: $username, role: READ}) { member { id } } }',
-      { username },
-    );
+    await ada.setMembers('ada', { [username]: 'READ' });
   }
-  for (const name of ['acme', 'zeta', 'beta'])
-    await app.admin.gql(
-      `mutation ($name: String!) {
-        createOrganization(input: {name: $name}) { namespace { id } }
-        setMember(input: {namespace: $name, username: "ada", role: READ}) { member { id } } }`,
-      { name },
-    );
+  for (const name of ['acme', 'zeta', 'beta']) await app.organization(name, { ada: 'READ' });
   for (const name of ['k1', 'k2', 'k3']) {
     await ada.post('/auth/v1/api_keys', { name });
     await ada.post('/auth/v1/pat', { name });
@@ -248,9 +234,7 @@ test('a list continues after its cursor, even if the row of the cursor was delet
 });
 
 test('a commit by its id, and the history of a repository without commits', async () => {
-  await ada.gql(
-    'mutation { createRepository(input: {namespace: "ada", name: "empty", autoInit: false}) { repository { id } } }',
-  );
+  await ada.repository('ada/empty', { autoInit: false });
   const { data, errors } = await ada.graphql(`{
     repository(namespace: "ada", name: "b") {
       tagged: commit(revision: "v1") { message parents committer { name } } none: commit(revision: "none") { sha } }

@@ -14,10 +14,7 @@ let operator: Client;
 
 beforeAll(async () => {
   app = await startApp({ overrides: { runner: fakeRunner({ images: true }) } });
-  const { createAccessToken } = await app.admin.gql(
-    'mutation { createAccessToken(input: { name: "other" }) { token } }',
-  );
-  operator = app.client(`Bearer ${createAccessToken.token}`);
+  operator = await app.admin.withToken({});
 });
 afterAll(() => app[Symbol.asyncDispose]());
 
@@ -35,15 +32,10 @@ const JOB = { command: 'true', image: 'alpine' };
 async function createWorld(): Promise<World> {
   const [username, organization] = [`bob-${worlds}`, `acme-${worlds++}`];
   const bob = await app.user(username);
-  await app.admin.gql(
-    `mutation ($organization: String!, $username: String!) {
-      createOrganization(input: { name: $organization, plan: UNLIMITED }) { namespace { id } }
-      setMember(input: { namespace: $organization, username: $username, role: ADMIN }) { member { id } } }`,
-    { organization, username },
-  );
-  const { createRepository, createWebhook } = await bob.gql(
+  await app.organization(organization, { [username]: 'ADMIN' });
+  const repositoryId = await bob.repository(`${organization}/one`);
+  const { createWebhook } = await bob.gql(
     `mutation ($organization: String!) {
-      createRepository(input: { namespace: $organization, name: "one" }) { repository { id } }
       createWebhook(input: { name: "hook", namespaces: [$organization], url: "https://hooks.acme.example", eventTypes: [JOB_FAILED] }) {
         webhook { id } } }`,
     { organization },
@@ -54,7 +46,7 @@ async function createWorld(): Promise<World> {
     bob,
     username,
     organization,
-    repositoryId: createRepository.repository.id,
+    repositoryId,
     webhookId: createWebhook.webhook.id,
   };
 }

@@ -17,29 +17,12 @@ beforeAll(async () => {
   app = await startApp({ overrides: { runner: fakeRunner({ machines: [] }) } });
   ada = await app.user('ada');
   eve = await app.user('eve');
-  await app.admin.gql(
-    'mutation { createOrganization(input: {name: "vision-lab", plan: UNLIMITED}) { namespace { id } } }',
-  );
-  await app.admin.gql(
-    'mutation { setMember(input: {namespace: "vision-lab", username: "ada", role: WRITE}) { member { id } } }',
-  );
-  const create = async (
-    client: Client,
-    namespace: string,
-    name: string,
-    visibility = 'PRIVATE',
-  ) => {
-    const { createRepository } = await client.gql(
-      'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }',
-      { input: { namespace, name, visibility } },
-    );
-    return createRepository.repository.id;
-  };
-  await create(ada, 'ada', 'Vision');
-  ours = await create(app.admin, 'vision-lab', 'old-vision_tools');
-  await create(eve, 'eve', 'vision-secret');
-  await create(eve, 'eve', 'vision-open', 'PUBLIC');
-  await create(eve, 'eve', 'vision-inner', 'INTERNAL');
+  await app.organization('vision-lab', { ada: 'WRITE' });
+  await ada.repository('ada/Vision', { visibility: 'PRIVATE' });
+  ours = await app.admin.repository('vision-lab/old-vision_tools', { visibility: 'PRIVATE' });
+  await eve.repository('eve/vision-secret', { visibility: 'PRIVATE' });
+  await eve.repository('eve/vision-open', { visibility: 'PUBLIC' });
+  await eve.repository('eve/vision-inner', { visibility: 'INTERNAL' });
   for (const [client, namespace, name] of [
     [ada, 'ada', 'vision-1'],
     [ada, 'ada', 'Train_vision'],
@@ -119,19 +102,12 @@ test('wildcards of SQL match only themselves', async () => {
 });
 
 test('a limited credential finds only objects that it may see', async () => {
-  const token = async (name: string, input: object) => {
-    const { createAccessToken } = await ada.gql(
-      'mutation ($input: CreateAccessTokenInput!) { createAccessToken(input: $input) { token } }',
-      { input: { name, ...input } },
-    );
-    return app.client(`Bearer ${createAccessToken.token}`);
-  };
-  const jobs = await token('jobs', { scopes: ['JOB_READ'], namespaces: ['ada'] });
+  const jobs = await ada.withToken({ scopes: ['JOB_READ'], namespaces: ['ada'] });
   expect((await found(jobs, 'vision')).filter((it) => !it.includes('eve'))).toEqual([
     'J ada/vision-1',
     'J ada/Train_vision',
   ]);
-  const one = await token('one', { repositories: [ours] });
+  const one = await ada.withToken({ repositories: [ours] });
   expect((await found(one, 'vision')).filter((it) => !it.includes('eve'))).toEqual([
     'N vision-lab',
     'R vision-lab/old-vision_tools',

@@ -7,7 +7,7 @@ import { parse, validate } from 'graphql';
 import { expect, test } from 'vitest';
 import { MAX_COST, MAX_DEPTH, MAX_TOKENS } from '../../src/api/graphql/limits.ts';
 import { schema } from '../../src/api/graphql/schema.ts';
-import { remote, Workspace } from '../support/git.ts';
+import { Workspace } from '../support/git.ts';
 import { startApp } from '../support/harness.ts';
 import { submit, until } from '../support/submit.ts';
 
@@ -26,10 +26,8 @@ test('the examples of docs/graphql.md work as printed', async () => {
   await using app = await startApp();
   await using workspace = await Workspace.open();
   const { admin } = app;
-  await admin.gql(
-    'mutation { createRepository(input: {namespace: "admin", name: "hello"}) { repository { id } } }',
-  );
-  await workspace.git('.', 'clone', '-q', remote(admin, 'admin/hello'), 'hello');
+  await admin.repository('admin/hello');
+  await workspace.clone(admin, 'admin/hello');
   await workspace.commit('hello', { 'README.md': '# Hello\n' });
   await workspace.git('hello', 'push', '-q', 'origin', 'HEAD:main');
   await workspace.commit('hello', { 'feature.txt': 'new\n' });

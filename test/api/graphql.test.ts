@@ -4,6 +4,7 @@ import { expect, test } from 'vitest';
 import { schema } from '../../src/api/graphql/schema.ts';
 import { type Client, startApp } from '../support/harness.ts';
 import { createWorld } from '../support/matrix/world.ts';
+import { expectRefusal } from '../support/refusal.ts';
 
 test('every error has a code, and the invalid field if there is one', async () => {
   await using app = await startApp();
@@ -138,9 +139,7 @@ test('private names cannot be guessed: hidden and missing objects give the same 
   await using app = await startApp();
   const ada = await app.user('ada');
   const eve = await app.user('eve');
-  await ada.gql(
-    'mutation { createRepository(input: {namespace: "ada", name: "hidden"}) { repository { id } } }',
-  );
+  await ada.repository('ada/hidden');
   await ada.gql(
     'mutation { createJob(input: {namespace: "ada", name: "hidden", repo: "ada/hidden", command: "true", gpu: T4}) { job { id } } }',
   );
@@ -237,11 +236,9 @@ test('queries of front ends are within the limits, and their responses have the 
     screen('jobs(first: 100) { nodes { logs(tail: $tail) { lines { message } } } }'),
     { tail: 10_000 },
   ];
-  expect((await app.admin.graphql(query, variables)).errors?.[0]?.extensions.code).toBe(
-    'LIMIT_EXCEEDED',
-  );
+  await expectRefusal(app.admin.graphql(query, variables), 'LIMIT_EXCEEDED');
   const wrong = await app.admin.graphql(query, { tail: 'x' });
-  expect(wrong.errors?.[0]?.extensions.code).toBe('INVALID_REQUEST');
+  await expectRefusal(wrong, 'INVALID_REQUEST');
   const heavy =
     'job { repository { owner { repositories(first: 100) { nodes { commits(first: 100) { nodes { sha author { name email } committer { name email } } } } } } } }';
   const followed = await app.admin.post(

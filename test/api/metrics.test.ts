@@ -11,7 +11,7 @@ import { openCuttableProxy } from '../support/cut.ts';
 import { eventually } from '../support/eventually.ts';
 import { type Family, readExposition } from '../support/exposition.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
-import { remote, Workspace } from '../support/git.ts';
+import { Workspace } from '../support/git.ts';
 import { startApp, type TestApp } from '../support/harness.ts';
 import { freePort } from '../support/ports.ts';
 import { startServers } from '../support/servers.ts';
@@ -47,7 +47,7 @@ async function makeTraffic(app: TestApp): Promise<void> {
   expect((await ada.get('/nowhere/at/all')).status).toBe(404);
   expect((await ada.graphql('{ viewer { nothing } }')).errors).toHaveLength(1);
   await using workspace = await Workspace.open();
-  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/code'), 'code');
+  await workspace.clone(ada, 'ada/code');
   await workspace.commit('code', { 'a.txt': 'first\n' });
   await workspace.git('code', 'push', '-q', 'origin', 'HEAD:main');
   await submit(ada, {

@@ -3,6 +3,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
+import { expectRefusal } from '../support/refusal.ts';
 import { cancel, submit } from '../support/submit.ts';
 
 let app: TestApp;
@@ -65,8 +66,7 @@ test('the health of the server says what its database and its disks do', async (
   for (const { freeBytes, totalBytes } of serverHealth.disks)
     expect(totalBytes).toBeGreaterThanOrEqual(freeBytes);
   expect(serverHealth.disks.length).toBeGreaterThan(0);
-  const { errors } = await ada.graphql(query);
-  expect(errors?.[0]?.extensions).toMatchObject({ code: 'PERMISSION_DENIED' });
+  await expectRefusal(ada.graphql(query), 'PERMISSION_DENIED');
 });
 
 test('organizations in order of name', async () => {
@@ -94,14 +94,14 @@ test('the operator sets the plan of an organization, and of a user with their na
     { name: 'acme', details: { from: 'free', to: 'enterprise' } },
     { name: 'ada', details: { from: 'team', to: 'enterprise' } },
   ]);
-  const { errors } = await app.admin.graphql(SET_PLAN, { namespace: 'nobody', plan: 'FREE' });
-  expect(errors?.[0]?.extensions.code).toBe('NOT_FOUND');
+  await expectRefusal(
+    app.admin.graphql(SET_PLAN, { namespace: 'nobody', plan: 'FREE' }),
+    'NOT_FOUND',
+  );
 });
 
 test('the server with its machines, their running jobs, and the queue', async () => {
-  await ada.gql(
-    'mutation { createRepository(input: {namespace: "ada", name: "code"}) { repository { id } } }',
-  );
+  await ada.repository('ada/code');
   const job = { namespace: 'ada', command: 'sleep 600', repo: 'ada/code', cpu: 4, memoryGb: 8 };
   await submit(ada, { ...job, name: 'on-gpus', gpu: 'T4', gpuCount: 2 });
   await submit(ada, { ...job, name: 'waits', gpu: 'T4', gpuCount: 2 });
@@ -177,10 +177,7 @@ test('servers that have stopped are listed as gone', async () => {
 });
 
 test('all of it is refused to other users, and to a limited credential of the operator', async () => {
-  const { createAccessToken } = await app.admin.gql(
-    'mutation { createAccessToken(input: {name: "limited", namespaces: ["acme"]}) { token } }',
-  );
-  const limited = app.client(`Bearer ${createAccessToken.token}`);
+  const limited = await app.admin.withToken({ namespaces: ['acme'] });
   for (const [query, variables] of [
     [USERS, { first: 5 }],
     [ORGANIZATIONS, {}],

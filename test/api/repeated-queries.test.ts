@@ -9,13 +9,8 @@ let repositoryId = '';
 
 beforeAll(async () => {
   app = await startApp({ overrides: { runner: fakeRunner({ machines: [] }) } });
-  for (const name of ['one', 'two', 'three']) {
-    const { createRepository } = await app.admin.gql(
-      'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }',
-      { input: { namespace: 'admin', name } },
-    );
-    repositoryId = createRepository.repository.id;
-  }
+  for (const name of ['one', 'two', 'three'])
+    repositoryId = await app.admin.repository(`admin/${name}`);
   for (const name of ['a', 'b'])
     await submit(app.admin, { namespace: 'admin', name, command: 'true', image: 'x' });
 });

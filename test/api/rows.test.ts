@@ -33,9 +33,7 @@ let prisma: PrismaClient;
 beforeAll(async () => {
   app = await startApp({ overrides: { runner: fakeRunner({ machines: [] }) } });
   prisma = new PrismaClient({ adapter: new PrismaPg(app.pool) });
-  await app.admin.gql(
-    'mutation { createRepository(input: {namespace: "admin", name: "one"}) { repository { id } } }',
-  );
+  await app.admin.repository('admin/one');
   await submit(app.admin, { namespace: 'admin', name: 'waits', command: 'true', image: 'x' });
   await submit(app.admin, { namespace: 'admin', name: 'runs', command: 'true', image: 'x' });
   await app.pool.query(`

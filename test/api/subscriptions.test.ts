@@ -5,19 +5,18 @@ import { EventStream, type OperationResult } from '../../src/api/graphql/event-s
 import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
+import { expectRefusal } from '../support/refusal.ts';
 import { parseEvents } from '../support/sse.ts';
 import { cancel, lines, remove, submit, until } from '../support/submit.ts';
 import { MODES, take, viaYoga } from '../support/subscribe.ts';
 
-const REPO =
-  'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }';
 let app: TestApp;
 let ada: Client;
 
 beforeAll(async () => {
   app = await startApp({ overrides: { runner: fakeRunner({ graceMs: 200 }) } });
   ada = await app.user('ada');
-  await ada.gql(REPO, { input: { namespace: 'ada', name: 'code' } });
+  await ada.repository('ada/code');
 });
 afterAll(() => app[Symbol.asyncDispose]());
 
@@ -183,8 +182,10 @@ test('mutations require POST, also on a stream', async () => {
     'mutation { createRepository(input: {namespace: "ada", name: "by-get"}) { repository { id } } }';
   for (const path of ['/graphql', '/graphql/stream'])
     await ada.get(`${path}?query=${encodeURIComponent(query)}`, { accept: 'text/event-stream' });
-  const { errors } = await ada.graphql('{ repository(namespace: "ada", name: "by-get") { id } }');
-  expect(errors?.[0]?.extensions.code).toBe('NOT_FOUND');
+  await expectRefusal(
+    ada.graphql('{ repository(namespace: "ada", name: "by-get") { id } }'),
+    'NOT_FOUND',
+  );
 });
 
 test.each(Object.entries(MODES))(
@@ -249,10 +250,10 @@ test('an unacceptable response type gives 406 with a reason, before the operatio
       },
     ]);
   }
-  const { errors } = await ada.graphql(
-    '{ repository(namespace: "ada", name: "unaccepted") { id } }',
+  await expectRefusal(
+    ada.graphql('{ repository(namespace: "ada", name: "unaccepted") { id } }'),
+    'NOT_FOUND',
   );
-  expect(errors?.[0]?.extensions.code).toBe('NOT_FOUND');
   for (const accept of [
     'application/graphql-response+json; charset=utf-8, application/json; charset=utf-8',
     'application/*;q=0.1',

@@ -10,7 +10,7 @@ import { attemptDelivery } from '../../src/webhooks/delivery/attempt.ts';
 import { createConnector } from '../../src/webhooks/delivery/connector.ts';
 import { createGuard, resolveHost } from '../../src/webhooks/delivery/guard.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
-import { remote, Workspace } from '../support/git.ts';
+import { Workspace } from '../support/git.ts';
 import { startApp } from '../support/harness.ts';
 import { startCollector, type TakenSpan } from '../support/otlp.ts';
 import { freePort } from '../support/ports.ts';
@@ -47,7 +47,7 @@ test('requests, operations, git and attempts have spans in the right traces, wit
     await ada.graphql('query Names { namespace(name: "sesame") { id } }');
     expect((await ada.get('/auth/v1/repository/ada/repo_none?signature=sesame')).status).toBe(404);
     await using workspace = await Workspace.open();
-    await workspace.git('.', 'clone', '-q', remote(ada, 'ada/code'), 'code');
+    await workspace.clone(ada, 'ada/code');
     await workspace.commit('code', { 'a.txt': 'first\n' });
     await workspace.git('code', 'push', '-q', 'origin', 'HEAD:main');
     await submit(ada, {

@@ -1,6 +1,5 @@
 /** Lists over all namespaces of a user, as on the home page. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { newId } from '../../src/base/ids.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { submit } from '../support/submit.ts';
@@ -10,29 +9,12 @@ let ada: Client;
 let eve: Client;
 let ours: string;
 
-const setMember = (namespace: string, username: string) =>
-  app.admin.gql(
-    'mutation ($input: SetMemberInput!) { setMember(input: $input) { member { id } } }',
-    { input: { namespace, username, role: 'READ' } },
-  );
-const createOrganization = (name: string) =>
-  app.admin.gql(
-    'mutation ($input: CreateOrganizationInput!) { createOrganization(input: $input) { namespace { id } } }',
-    { input: { name, plan: 'UNLIMITED' } },
-  );
-const createRepository = (client: Client, namespace: string, name: string, more: object = {}) =>
-  client.gql(
-    'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }',
-    { input: { namespace, name, ...more } },
-  );
-
 beforeAll(async () => {
   app = await startApp({ overrides: { runner: fakeRunner({ machines: [] }) } });
   ada = await app.user('ada');
   eve = await app.user('eve');
-  for (const name of ['acme', 'beta', 'other']) await createOrganization(name);
-  for (const name of ['acme', 'beta']) await setMember(name, 'ada');
-  await setMember('other', 'eve');
+  for (const name of ['acme', 'beta']) await app.organization(name, { ada: 'READ' });
+  await app.organization('other', { eve: 'READ' });
   for (let i = 0; i < 4; i++) {
     await submit(ada, { namespace: 'ada', name: `own-${i}`, command: 'true', image: 'x' });
     for (const namespace of ['acme', 'beta', 'other'])
@@ -45,13 +27,12 @@ beforeAll(async () => {
       });
   }
   await submit(eve, { namespace: 'eve', name: 'hers', command: 'true', image: 'x' });
-  await createRepository(ada, 'ada', 'mine');
-  const { createRepository: made } = await createRepository(app.admin, 'acme', 'ours');
-  ours = made.repository.id;
-  await createRepository(app.admin, 'beta', 'theirs');
-  await createRepository(app.admin, 'other', 'secret');
+  await ada.repository('ada/mine');
+  ours = await app.admin.repository('acme/ours');
+  await app.admin.repository('beta/theirs');
+  await app.admin.repository('other/secret');
   // A public repository of another user, which the lists do not contain.
-  await createRepository(eve, 'eve', 'shown', { visibility: 'PUBLIC' });
+  await eve.repository('eve/shown', { visibility: 'PUBLIC' });
   // Jobs with the same times in several namespaces, and jobs without times.
   await app.pool.query(`
     update jobs set status = 'failed', started_at = '2026-01-01', completed_at = '2026-01-02'
@@ -159,17 +140,10 @@ describe('jobs', () => {
   });
 
   test('a limited credential lists only jobs that it may see', async () => {
-    const token = async (input: object) => {
-      const { createAccessToken } = await ada.gql(
-        'mutation ($input: CreateAccessTokenInput!) { createAccessToken(input: $input) { token } }',
-        { input: { name: newId('pat').slice(-20), ...input } },
-      );
-      return app.client(`Bearer ${createAccessToken.token}`);
-    };
-    expect(await pages(await token({ scopes: ['REPO_READ'] }), {}, 10)).toEqual([]);
-    const narrowed = await pages(await token({ namespaces: ['acme'] }), {}, 10);
+    expect(await pages(await ada.withToken({ scopes: ['REPO_READ'] }), {}, 10)).toEqual([]);
+    const narrowed = await pages(await ada.withToken({ namespaces: ['acme'] }), {}, 10);
     expect(narrowed.map(({ name }) => name)).toEqual(['a_3', 'a_2', 'a_1', 'a_0']);
-    const toRepository = await token({ repositories: [ours] });
+    const toRepository = await ada.withToken({ repositories: [ours] });
     expect(await pages(toRepository, {}, 10)).toEqual([]);
   });
 });

@@ -24,9 +24,7 @@ beforeAll(async () => {
   ada = await app.user('ada');
   bob = await app.user('bob');
   carol = await app.user('carol');
-  await ada.gql(
-    'mutation { setMember(input: { namespace: "ada", username: "bob", role: WRITE }) { member { role } } }',
-  );
+  await ada.setMembers('ada', { bob: 'WRITE' });
   await ada.gql(
     'mutation { setSecret(input: { namespace: "ada", name: "KEY", value: "value" }) { secret { name } } }',
   );
@@ -39,14 +37,10 @@ afterAll(async () => {
 
 /** Creates a private repository whose clone has a commit with the file. */
 async function create(name: string, file: string): Promise<string> {
-  const { createRepository } = await ada.gql(
-    'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }',
-    { input: { namespace: 'ada', name, visibility: 'PRIVATE', autoInit: false } },
-  );
-  await workspace.git('.', 'clone', '-q', remote(bob, `ada/${name}`), name);
-  await workspace.git(name, 'checkout', '-q', '-b', 'main');
+  const id = await ada.repository(`ada/${name}`, { visibility: 'PRIVATE', autoInit: false });
+  await workspace.clone(bob, `ada/${name}`);
   await workspace.commit(name, { '.loam/jobs.yml': file });
-  return createRepository.repository.id;
+  return id;
 }
 
 const push = (name: string, ...args: string[]) =>
@@ -115,10 +109,7 @@ test('the token of a job starts, approves and repeats no runs, and changes no sc
 test('a commit from before the protection of its branch gets no secrets by a rerun or an approval', async () => {
   const id = await create('before', WITH_KEY);
   await push('before', 'HEAD:refs/heads/release');
-  const token = await bob.gql(
-    'mutation { createAccessToken(input: { name: "push", scopes: [REPO_WRITE] }) { token } }',
-  );
-  const limited = app.client(`Bearer ${token.createAccessToken.token}`);
+  const limited = await bob.withToken({ scopes: ['REPO_WRITE'] });
   await workspace.commit('before', { a: 'a' });
   await workspace.git(
     ...(['before', 'push', '-q'] as const),
@@ -282,10 +273,7 @@ test('outsiders see and change nothing of a private repository', async () => {
   const id = await create('hidden', FILE);
   await push('hidden', 'HEAD');
   const [run] = await runsOf('hidden');
-  const { createAccessToken } = await ada.gql(
-    'mutation { createAccessToken(input: { name: "jobs", scopes: [JOB_READ] }) { token } }',
-  );
-  const limited = app.client(`Bearer ${createAccessToken.token}`);
+  const limited = await ada.withToken({ scopes: ['JOB_READ'] });
   const READ = `query ($id: ID!) { node(id: $id) { ... on Run { ref problems { message } } }
     repository(namespace: "ada", name: "hidden") { runs { nodes { id } } run(number: 1) { id } schedules { id } } }`;
   for (const client of [carol, app.client(null), limited]) {

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { readJobFile } from '../../src/automation/file.ts';
 import { eventually } from '../support/eventually.ts';
-import { remote, Workspace } from '../support/git.ts';
+import { Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { LOAM, LoamUser } from '../support/loam-command.ts';
 import { needs } from '../support/needs.ts';
@@ -51,8 +51,7 @@ afterAll(async () => {
 /** Pushes a repository with these files, and starts what starts by hand. */
 async function start(name: string, jobs: string, files: Record<string, string>): Promise<void> {
   const { body } = await ada.post('/auth/v1/repository/ada', { name, auto_init: false });
-  await workspace.git('.', 'clone', '-q', remote(ada, `ada/${name}`), name);
-  await workspace.git(name, 'checkout', '-q', '-b', 'main');
+  await workspace.clone(ada, `ada/${name}`);
   await workspace.commit(name, { ...files, '.loam/jobs.yml': jobs });
   const scripts = Object.keys(files).filter((path) => path.endsWith('.sh'));
   if (scripts.length > 0) {

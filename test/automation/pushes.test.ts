@@ -2,7 +2,7 @@
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { remote, Workspace } from '../support/git.ts';
+import { Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 
 let app: TestApp;
@@ -21,7 +21,7 @@ afterAll(async () => {
 
 async function create(name: string): Promise<void> {
   await ada.post('/auth/v1/repository/ada', { name });
-  await workspace.git('.', 'clone', '-q', remote(ada, `ada/${name}`), name);
+  await workspace.clone(ada, `ada/${name}`);
   await workspace.commit(name, { 'a.txt': 'a' });
 }
 

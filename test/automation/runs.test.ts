@@ -3,6 +3,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { eventually } from '../support/eventually.ts';
 import { remote, Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
+import { expectRefusal } from '../support/refusal.ts';
 
 let app: TestApp;
 let ada: Client;
@@ -23,8 +24,7 @@ afterAll(async () => {
 /** Creates a repository whose clone has a commit with these files. */
 async function create(name: string, files: Record<string, string>): Promise<string> {
   const { body } = await ada.post('/auth/v1/repository/ada', { name, auto_init: false });
-  await workspace.git('.', 'clone', '-q', remote(ada, `ada/${name}`), name);
-  await workspace.git(name, 'checkout', '-q', '-b', 'main');
+  await workspace.clone(ada, `ada/${name}`);
   await workspace.commit(name, files);
   return body.id;
 }
@@ -135,10 +135,7 @@ test('names of branches are data', async () => {
 
 test('a push with a credential that may not create jobs waits for approval by one that may', async () => {
   await create('careful', { '.loam/jobs.yml': 'jobs: {a: {on: {push: true}, command: echo}}' });
-  const { createAccessToken } = await ada.gql(
-    'mutation { createAccessToken(input: { name: "push", scopes: [REPO_WRITE] }) { token } }',
-  );
-  const pusher = app.client(`Bearer ${createAccessToken.token}`);
+  const pusher = await ada.withToken({ scopes: ['REPO_WRITE'] });
   await workspace.git('careful', 'push', '-q', remote(pusher, 'ada/careful'), 'HEAD');
   const [run] = await runsOf('careful');
   expect(run).toMatchObject({ status: 'WAITING_FOR_APPROVAL', jobs: [], actor: 'ada' });
@@ -152,8 +149,7 @@ test('a push with a credential that may not create jobs waits for approval by on
     approvedBy: 'ada',
     jobs: [{ createdBy: { username: 'ada' } }],
   });
-  const { errors } = await ada.graphql(APPROVE, { id: run?.id });
-  expect(errors?.[0]?.extensions.code).toBe('CONFLICT');
+  await expectRefusal(ada.graphql(APPROVE, { id: run?.id }), 'CONFLICT');
 });
 
 test('users start, cancel and repeat runs', async () => {
@@ -237,7 +233,7 @@ test('a branch takes only commits on which its required jobs succeeded', async (
   await push('trunk', 'HEAD:refs/heads/try/a');
   await runsOf('trunk');
   const forged = await ada.graphql(SET, { input: status });
-  expect(forged.errors?.[0]?.extensions.code).toBe('CONFLICT');
+  await expectRefusal(forged, 'CONFLICT');
   const pending = await workspace.try('trunk', 'push', 'origin', 'HEAD:main');
   expect(pending.stderr).toContain('test: has not ended');
   await app.pool.query(`update commit_statuses set state = 'success' where sha = $1`, [sha]);

@@ -4,6 +4,7 @@ import { tick } from '../../src/automation/schedules/clock.ts';
 import { eventually } from '../support/eventually.ts';
 import { remote, Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
+import { expectRefusal } from '../support/refusal.ts';
 
 let app: TestApp;
 let ada: Client;
@@ -23,8 +24,7 @@ afterAll(async () => {
 
 async function create(name: string, files: Record<string, string>): Promise<string> {
   const { body } = await ada.post('/auth/v1/repository/ada', { name, auto_init: false });
-  await workspace.git('.', 'clone', '-q', remote(ada, `ada/${name}`), name);
-  await workspace.git(name, 'checkout', '-q', '-b', 'main');
+  await workspace.clone(ada, `ada/${name}`);
   await workspace.commit(name, files);
   await workspace.git(name, 'push', '-q', 'origin', 'HEAD');
   await used();
@@ -130,8 +130,7 @@ test('users create schedules with a file of their own', async () => {
     { trigger: 'SCHEDULE', jobs: [{ runJob: 'sweep' }] },
   ]);
   const DELETE = 'mutation ($id: ID!) { deleteSchedule(input: { id: $id }) { id } }';
-  const { errors } = await bob.graphql(DELETE, { id: createSchedule.schedule.id });
-  expect(errors?.[0]?.extensions.code).toBe('PERMISSION_DENIED');
+  await expectRefusal(bob.graphql(DELETE, { id: createSchedule.schedule.id }), 'PERMISSION_DENIED');
   await ada.gql(DELETE, { id: createSchedule.schedule.id });
   expect((await read('plain')).schedules).toEqual([]);
 });
@@ -149,10 +148,7 @@ test('a schedule of someone who may no longer create jobs waits for approval', a
 
 test('a push by a credential that may not create jobs takes the owner away only if it changes the file', async () => {
   const id = await create('owned', { '.loam/jobs.yml': file('0 3 * * *') });
-  const { createAccessToken } = await ada.gql(
-    'mutation { createAccessToken(input: { name: "push-only", scopes: [REPO_WRITE] }) { token } }',
-  );
-  const limited = app.client(`Bearer ${createAccessToken.token}`);
+  const limited = await ada.withToken({ scopes: ['REPO_WRITE'] });
   const ownerAfter = async (files: Record<string, string>) => {
     await workspace.commit('owned', files);
     await workspace.git('owned', 'push', '-q', remote(limited, 'ada/owned'), 'HEAD:main');

@@ -159,10 +159,7 @@ test('jobs of a matrix are shown with their values', async () => {
 test('a run of a push that may not create jobs is approved', async () => {
   await using user = await LoamUser.open(ada);
   await user.loam(['repo', 'create', 'careful', '--init']);
-  const { createAccessToken } = await ada.gql(
-    'mutation { createAccessToken(input: { name: "push", scopes: [REPO_WRITE] }) { token } }',
-  );
-  const pusher = app.client(`Bearer ${createAccessToken.token}`);
+  const pusher = await ada.withToken({ scopes: ['REPO_WRITE'] });
   await commitJobs(pusher, 'careful', 'jobs:\n  test:\n    on: { push: true }\n    command: x\n');
   const runs = (...args: string[]) => user.run(['runs', ...args, '--repo', 'careful']);
   await eventually(async () =>

@@ -322,10 +322,8 @@ test('api sends REST and GraphQL requests, and reads all pages', async () => {
   const missing = await user.run(['api', '/auth/v1/none', '--verbose']);
   expect([missing.code, missing.stdout]).toEqual([1, '']);
   expect(missing.stderr).toContain('request id: ');
-  const limited = await ada.gql(
-    'mutation { createAccessToken(input: {name: "limited", scopes: [REPO_READ]}) { token } }',
-  );
-  const env = { LOAM_URL: app.base, LOAM_TOKEN: limited.createAccessToken.token };
+  const { token } = await ada.withToken({ scopes: ['REPO_READ'] });
+  const env = { LOAM_URL: app.base, LOAM_TOKEN: token };
   const refused = await user.run(['api', '-q', '{ viewer { accessTokens { totalCount } } }'], {
     env,
   });

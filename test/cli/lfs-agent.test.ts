@@ -7,7 +7,7 @@ import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { eventually } from '../support/eventually.ts';
-import { remote, Workspace } from '../support/git.ts';
+import { Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { LOAM, LoamUser, type RunningCommand } from '../support/loam-command.ts';
 import { needs } from '../support/needs.ts';
@@ -65,7 +65,7 @@ async function pushVersion(name: string, bytes: Buffer, path = 'model.bin'): Pro
 async function readBack(name: string, path = 'model.bin'): Promise<Buffer> {
   await using stock = await Workspace.open();
   await stock.git('.', 'lfs', 'install');
-  await stock.git('.', 'clone', '-q', remote(ada, `ada/${name}`), 'clone');
+  await stock.clone(ada, `ada/${name}`, 'clone');
   // Read before the folder is removed.
   return await readFile(join(stock.path, 'clone', path));
 }

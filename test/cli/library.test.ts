@@ -154,9 +154,7 @@ test('a job runs with artifacts of another', async () => {
 });
 
 test('repositories are created, listed, changed and deleted', async () => {
-  await app.admin.gql(
-    'mutation { createOrganization(input: {name: "acme"}) { namespace { name } } }',
-  );
+  await app.organization('acme');
   const { repositories } = new Client({ url: app.base, token: app.admin.token });
   const created = await repositories.create('paper', {
     description: 'text',

@@ -628,9 +628,7 @@ test('the reference in docs/python.md is that of the file', async () => {
 });
 
 test('repositories are created, listed, changed and deleted', async () => {
-  await app.admin.gql(
-    'mutation { createOrganization(input: {name: "acme"}) { namespace { name } } }',
-  );
+  await app.organization('acme');
   const seen = await value(
     `
 repositories = client.repositories

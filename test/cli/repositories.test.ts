@@ -55,12 +55,7 @@ test('a repository is created, pushed to, listed, changed and deleted', async ()
   expect(await user.loam(['repo', 'rename', 'other', 'another'])).toBe('ada/another\n');
   await user.loam(['repo', 'visibility', 'another', 'internal']);
   expect(await user.loam(['repo', 'list', '--visibility', 'internal'])).toContain('ada/another');
-  await app.admin.gql(
-    'mutation { createOrganization(input: {name: "acme"}) { namespace { id } } }',
-  );
-  await app.admin.gql(
-    'mutation { setMember(input: {namespace: "acme", username: "ada", role: ADMIN}) { member { id } } }',
-  );
+  await app.organization('acme', { ada: 'ADMIN' });
   expect(await user.loam(['repo', 'transfer', 'another', 'acme'])).toBe('acme/another\n');
 
   // Without a terminal nobody can be asked.

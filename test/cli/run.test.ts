@@ -360,8 +360,7 @@ test('the credential is in no argument of git, and not in the clone', async () =
 });
 
 test('who may not push cannot run a snapshot, and nothing of the credential is shown', async () => {
-  await ada.gql(`mutation { createRepository(input: {namespace: "ada", name: "open", visibility: PUBLIC})
-    { repository { id } } }`);
+  await ada.repository('ada/open', { visibility: 'PUBLIC' });
   const eve = await app.user('eve');
   await using other = await LoamUser.open(eve);
   await other.exec('git', ['clone', '-q', `${app.base}/ada/open.git`]);

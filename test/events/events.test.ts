@@ -6,7 +6,7 @@ import { currentCursor } from '../../src/platform/events/cursor.ts';
 import { removeOldEvents } from '../../src/platform/events/outbox.ts';
 import { type EventPage, followAllEvents } from '../../src/platform/events/read.ts';
 import { eventually } from '../support/eventually.ts';
-import { remote, Workspace } from '../support/git.ts';
+import { Workspace } from '../support/git.ts';
 import { type Client, disablePolling, startApp, type TestApp } from '../support/harness.ts';
 import { remove, submit, until, variables } from '../support/submit.ts';
 import { take, viaYoga } from '../support/subscribe.ts';
@@ -122,7 +122,7 @@ test('an event is smaller than 20 kB, whatever the job contains', async () => {
 test('an event of a repository contains the repository as GET returns it, and the push', async () => {
   await using workspace = await Workspace.open();
   const { body: created } = await ada.post('/auth/v1/repository/ada', { name: 'told' });
-  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/told'), 'told');
+  await workspace.clone(ada, 'ada/told');
   const before = await workspace.git('told', 'rev-parse', 'HEAD');
   const sha = await workspace.commit('told', { 'a.ts': 'const a = 1;\n' });
   await workspace.git('told', 'push', '-q', 'origin', 'HEAD:main', 'HEAD:refs/heads/new');

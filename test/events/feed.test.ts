@@ -160,8 +160,7 @@ test('a credential sees only events of jobs and repositories that it may read', 
 
 test('a removed member gets an error, and no further events', async () => {
   const eve = await app.user('eve');
-  await app.admin.gql(`mutation { createOrganization(input: {name: "acme"}) { namespace { id } }
-    setMember(input: {namespace: "acme", username: "eve", role: READ}) { member { id } } }`);
+  await app.organization('acme', { eve: 'READ' });
   const live = viaYoga(eve, 'subscription { events(namespaces: ["acme"]) { id } }');
   const { waiters } = app.app.services.bus;
   const first = live.next();

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { measureDiskUsage } from '../../src/git/objects/walk.ts';
 import { GIT_STARTED, type StartedGit } from '../../src/platform/processes/git-started.ts';
-import { remote, Workspace } from '../support/git.ts';
+import { Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 
 let app: TestApp;
@@ -21,7 +21,7 @@ beforeAll(async () => {
   ada = await app.user('ada');
   const { body } = await ada.post('/auth/v1/repository/ada', { name: 'one' });
   dir = app.app.services.git.disk.pathOf(body.id);
-  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/one'), 'one');
+  await workspace.clone(ada, 'ada/one');
   await workspace.commit('one', { 'a.txt': 'a' });
   await workspace.git('one', 'push', '-q', 'origin', 'HEAD:main');
   subscribe(GIT_STARTED, note);
@@ -61,7 +61,7 @@ test('capabilities are read from git once, and answered unchanged', async () => 
 
 test('a clone starts one git process, and a small push four', async () => {
   started.length = 0;
-  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/one'), 'clone');
+  await workspace.clone(ada, 'ada/one', 'clone');
   expect(started).toEqual(['upload-pack']);
   started.length = 0;
   await workspace.commit('one', { 'b.txt': 'b' });

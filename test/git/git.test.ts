@@ -31,9 +31,7 @@ afterAll(async () => {
 const FIELDS = `id name defaultBranch sizeBytes language branchCount tagCount createdAt updatedAt pushedAt`;
 
 async function create(name: string, more: object = {}): Promise<{ id: string; name: string }> {
-  const input = { namespace: 'ada', name, ...more };
-  const query = `mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id name } } }`;
-  return (await ada.gql(query, { input })).createRepository.repository;
+  return { id: await ada.repository(`ada/${name}`, more), name };
 }
 
 async function read(name: string) {
@@ -49,7 +47,7 @@ async function update(id: string, changes: object) {
 /** Creates a repository, clones it, and pushes a first commit. */
 async function seeded(name: string, more: object = {}) {
   const repository = await create(name, more);
-  await workspace.git('.', 'clone', '-q', remote(ada, `ada/${name}`), name);
+  await workspace.clone(ada, `ada/${name}`);
   await workspace.commit(name, {
     'src/main.py': 'print("hello")\n'.repeat(20),
     'README.md': '# x\n',
@@ -68,7 +66,7 @@ test('clone, push and the updated repository record', async () => {
   expect(record.sizeBytes).toBeGreaterThan(0);
   expect(Date.parse(record.pushedAt)).toBeGreaterThan(Date.parse(record.createdAt));
   expect(record.updatedAt).toBe(record.pushedAt);
-  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/first'), 'again');
+  await workspace.clone(ada, 'ada/first', 'again');
   expect(await workspace.git('again', 'rev-list', '--count', 'HEAD')).toBe('2');
   expect(await workspace.git('again', 'fsck', '--strict')).toBe('');
 
@@ -345,7 +343,7 @@ test('the first branch pushed to an empty repository becomes its default', async
     defaultBranch: 'trunk',
     language: 'Go',
   });
-  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/empty'), 'filled');
+  await workspace.clone(ada, 'ada/empty', 'filled');
   expect(await workspace.git('filled', 'branch', '--show-current')).toBe('trunk');
 });
 
@@ -353,7 +351,7 @@ test('concurrent pushes all take effect, and the record shows the final state', 
   await seeded('crowded');
   const names = Array.from({ length: 6 }, (_, i) => `b${i}`);
   for (const name of names) {
-    await workspace.git('.', 'clone', '-q', remote(ada, 'ada/crowded'), `crowded-${name}`);
+    await workspace.clone(ada, 'ada/crowded', `crowded-${name}`);
     await workspace.commit(`crowded-${name}`, { [`${name}.txt`]: name });
   }
   await Promise.all(

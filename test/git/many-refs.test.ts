@@ -105,7 +105,7 @@ test.for(['http', 'ssh'] as const)(
 
     // Deletions, an update and a deletion of a missing ref in one push.
     const work = `work-${how}`;
-    await workspace.git('.', 'clone', '-q', remote(ada, `ada/${how}`), work);
+    await workspace.clone(ada, `ada/${how}`, work);
     await workspace.commit(work, { b: how });
     const deletions = Array.from({ length: MANY - 10 }, (_, i) => `:refs/heads/topic/${i + 10}`);
     const mixed = await workspace.try(

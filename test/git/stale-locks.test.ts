@@ -6,7 +6,7 @@ import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { StaleLocks } from '../../src/git/disk/stale-locks.ts';
 import { eventually } from '../support/eventually.ts';
-import { remote, Workspace } from '../support/git.ts';
+import { Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 
 let app: TestApp;
@@ -26,7 +26,7 @@ afterAll(async () => {
 /** A repository with one commit, and a clone of it. @returns its folder on the server */
 async function seeded(name: string): Promise<string> {
   const { body } = await ada.post('/auth/v1/repository/ada', { name });
-  await workspace.git('.', 'clone', '-q', remote(ada, `ada/${name}`), name);
+  await workspace.clone(ada, `ada/${name}`);
   await workspace.commit(name, { 'a.txt': name });
   await workspace.git(name, 'push', '-q', 'origin', 'HEAD:main');
   return app.app.services.git.disk.pathOf(body.id);

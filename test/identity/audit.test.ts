@@ -9,11 +9,12 @@ import {
 } from '../../src/identity/audit.ts';
 import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
-import { remote, Workspace } from '../support/git.ts';
+import { Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { MUTATIONS } from '../support/matrix/expectations.ts';
 import { queryOf } from '../support/matrix/walk.ts';
 import { createWorld, type World } from '../support/matrix/world.ts';
+import { expectRefusal } from '../support/refusal.ts';
 import { submit, variables } from '../support/submit.ts';
 
 let app: TestApp;
@@ -142,15 +143,9 @@ describe('every mutation leaves one entry, and a refused mutation leaves none', 
       expect(refused.body.errors).toHaveLength(1);
       expect(refused.entries).toEqual([]);
     }
-    if (name === 'removeMember')
-      await admin.gql(
-        'mutation { setMember(input: {namespace: "acme", username: "alone", role: READ}) { member { id } } }',
-      );
+    if (name === 'removeMember') await admin.setMembers('acme', { alone: 'READ' });
     // The new role must differ from the current one.
-    if (name === 'setMember')
-      await admin.gql(
-        'mutation { setMember(input: {namespace: "acme", username: "reader", role: WRITE}) { member { id } } }',
-      );
+    if (name === 'setMember') await admin.setMembers('acme', { reader: 'WRITE' });
     const args = await make('admin');
     // The job of the matrix is finished, and cannot be cancelled.
     if (name === 'cancelJob' || name === 'cancelJobs') {
@@ -269,7 +264,7 @@ test('a push leaves one entry, even when it is recorded late', async () => {
   const eve = await app.user('eve');
   await eve.post('/auth/v1/repository/eve', { name: 'pushed' });
   await using workspace = await Workspace.open();
-  await workspace.git('.', 'clone', '-q', remote(eve, 'eve/pushed'), 'pushed');
+  await workspace.clone(eve, 'eve/pushed');
   const sha = await workspace.commit('pushed', { a: 'a' });
   await workspace.git('pushed', 'push', '-q', 'origin', 'HEAD:main');
   const pushes = async () => {
@@ -333,7 +328,7 @@ test('admins read the log of their namespace, users their own actions, and opera
     new Set(['MEMBER_SET']),
   );
   const unknown = await ofAcme(by('manager'), '(actor: "nobody-of-this-name")');
-  expect(unknown.errors?.[0]?.extensions.code).toBe('NOT_FOUND');
+  await expectRefusal(unknown, 'NOT_FOUND');
 
   // A transfer is in the logs of both namespaces, and once in the server log.
   const id = await world.repository();
@@ -362,7 +357,7 @@ test('admins read the log of their namespace, users their own actions, and opera
     new Set(['manager']),
   );
   const scoped = await by('scoped').graphql('{ viewer { auditLog { nodes { id } } } }');
-  expect(scoped.errors?.[0]?.extensions.code).toBe('PERMISSION_DENIED');
+  await expectRefusal(scoped, 'PERMISSION_DENIED');
 });
 
 test('changes on the machine are recorded as made by the server, and old entries are removed', async () => {

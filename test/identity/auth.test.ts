@@ -9,6 +9,7 @@ import {
 } from '../../src/identity/permissions.ts';
 import { eventually } from '../support/eventually.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
+import { expectRefusal } from '../support/refusal.ts';
 
 const codes = async (client: Client, query: string, input: object) => {
   const { errors } = await client.graphql(query, { input });
@@ -123,8 +124,8 @@ test('admins manage the members of a namespace, and only members see them', asyn
   });
   const outside = await view(carol);
   expect(outside.data.namespace).toMatchObject({ plan: null, viewerRole: null, members: null });
-  expect(outside.errors?.[0]?.extensions.code).toBe('PERMISSION_DENIED');
-  expect((await view(app.anonymous)).errors?.[0]?.extensions.code).toBe('AUTHENTICATION_FAILED');
+  await expectRefusal(outside, 'PERMISSION_DENIED');
+  await expectRefusal(view(app.anonymous), 'AUTHENTICATION_FAILED');
 
   const { namespace, username } = member('bob');
   expect(await alice.gql(REMOVE_MEMBER, { input: { namespace, username } })).toEqual({

@@ -3,6 +3,7 @@ import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { readConfig } from '../../src/base/config/config.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { Browser, CLIENT, startIssuer, type TestIssuer } from '../support/oidc-issuer.ts';
+import { expectRefusal } from '../support/refusal.ts';
 
 let issuer: TestIssuer;
 let app: TestApp;
@@ -193,10 +194,10 @@ test('removing an identity ends sessions from identity providers; the last way t
   await other.open(`${app.base}/login/oidc?to=%2Fgraphql`, isEnd);
   const { id } = (await ask(browser, MINE)).data.viewer.identities.nodes[0];
 
-  expect((await eve.graphql(DELETE, { id })).errors?.[0]?.extensions.code).toBe('NOT_FOUND');
+  await expectRefusal(eve.graphql(DELETE, { id }), 'NOT_FOUND');
   const anonymous = await app.anonymous.graphql(DELETE, { id });
-  expect(anonymous.errors?.[0]?.extensions.code).toBe('AUTHENTICATION_FAILED');
-  expect((await ada.graphql(DELETE, { id: 'x' })).errors?.[0]?.extensions.code).toBe('NOT_FOUND');
+  await expectRefusal(anonymous, 'AUTHENTICATION_FAILED');
+  await expectRefusal(ada.graphql(DELETE, { id: 'x' }), 'NOT_FOUND');
   expect((await ask(other, '{ viewer { username } }')).data.viewer.username).toBe('ada');
   expect((await ada.gql(DELETE, { id })).deleteIdentity.id).toBe(id);
   expect((await ask(other, '{ viewer { username } }')).data.viewer).toBeNull();

@@ -36,21 +36,6 @@ const refusal = async (answer: ReturnType<typeof deleteUser>) => {
   return error && [error.extensions.code, error.message];
 };
 
-async function organization(name: string): Promise<string> {
-  const { createOrganization } = await app.admin.gql(
-    `mutation ($name: String!) {
-      createOrganization(input: { name: $name, plan: UNLIMITED }) { namespace { id } }
-      setMember(input: { namespace: $name, username: "ada", role: ADMIN }) { member { id } } }`,
-    { name },
-  );
-  return createOrganization.namespace.id;
-}
-
-async function repository(client: Client, namespace: string, name: string): Promise<string> {
-  const { body } = await client.post(`/auth/v1/repository/${namespace}`, { name });
-  return body.id;
-}
-
 const rowsOf = async (table: string, id: string, column = 'namespace_id') =>
   (await app.pool.query(`select from ${table} where ${column} = $1`, [id])).rowCount;
 
@@ -63,8 +48,8 @@ async function maintain(): Promise<void> {
 }
 
 test('an organization can be deleted when its repositories and unfinished jobs are gone', async () => {
-  const id = await organization('acme');
-  const repo = await repository(ada, 'acme', 'code');
+  const id = await app.organization('acme', { ada: 'ADMIN' });
+  const repo = await ada.repository('acme/code');
   await submit(ada, { namespace: 'acme', name: 'held', image: 'x', command: 'busy' });
   expect(await refusal(deleteOrganization(bob, 'acme'))).toEqual([
     'PERMISSION_DENIED',
@@ -113,7 +98,7 @@ test('an organization can be deleted when its repositories and unfinished jobs a
   expect([node, organizations.nodes, search]).toEqual([null, [], []]);
 
   // The name is free, and a new organization can use it.
-  const again = await organization('acme');
+  const again = await app.organization('acme', { ada: 'ADMIN' });
   expect(again).not.toBe(id);
   const { namespace } = await ada.gql(
     '{ namespace(name: "acme") { jobs { totalCount } members { totalCount } } }',
@@ -135,18 +120,15 @@ test('an organization can be deleted when its repositories and unfinished jobs a
 test('operators delete a user with all credentials, when nothing depends on the user', async () => {
   const carol = await app.user('carol');
   const id = (await carol.gql('{ viewer { id } }')).viewer.id;
-  await organization('beta');
-  await app.admin.gql(
-    'mutation { setMember(input: { namespace: "beta", username: "carol", role: ADMIN }) { member { id } } }',
-  );
+  await app.organization('beta', { ada: 'ADMIN', carol: 'ADMIN' });
   for (const username of ['ada', 'admin'])
     await app.admin.gql(
       `mutation { removeMember(input: { namespace: "beta", username: "${username}" }) { id } }`,
     );
-  const theirs = await repository(carol, 'beta', 'code');
+  const theirs = await carol.repository('beta/code');
   await submit(carol, { namespace: 'beta', name: 'by-carol', image: 'x', command: 'exit 0' });
   await until(carol, 'beta', 'by-carol', 'SUCCEEDED');
-  const own = await repository(carol, 'carol', 'code');
+  const own = await carol.repository('carol/code');
 
   expect((await refusal(deleteUser(bob, 'carol')))?.[0]).toBe('PERMISSION_DENIED');
   expect((await refusal(deleteUser(carol, 'carol')))?.[0]).toBe('PERMISSION_DENIED');
@@ -156,9 +138,7 @@ test('operators delete a user with all credentials, when nothing depends on the 
     'CONFLICT',
     'The user is the last admin of beta: make another member an admin first',
   ]);
-  await app.admin.gql(
-    'mutation { setMember(input: { namespace: "beta", username: "ada", role: ADMIN }) { member { id } } }',
-  );
+  await app.admin.setMembers('beta', { ada: 'ADMIN' });
   expect(await refusal(deleteUser(app.admin, 'carol'))).toEqual([
     'CONFLICT',
     'carol is not empty (repositories: 1): delete or transfer its repositories and cancel its jobs first',

@@ -7,6 +7,7 @@ import { text as readText } from 'node:stream/consumers';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { needs } from '../support/needs.ts';
+import { expectRefusal } from '../support/refusal.ts';
 
 let app: TestApp;
 let ada: Client;
@@ -111,10 +112,10 @@ test('a program gets one token with the requested rights when its user approves'
   expect(Math.round(given.body.expires_in / 86_400)).toBe(7);
   const client = app.client(`Bearer ${given.body.access_token}`);
   expect((await client.gql('{ viewer { username } }')).viewer.username).toBe('ada');
-  expect(
-    (await client.graphql('mutation { createAccessToken(input: {name: "x"}) { token } }'))
-      .errors?.[0]?.extensions.code,
-  ).toBe('PERMISSION_DENIED');
+  await expectRefusal(
+    client.graphql('mutation { createAccessToken(input: {name: "x"}) { token } }'),
+    'PERMISSION_DENIED',
+  );
   const { viewer } = await ada.gql('{ viewer { accessTokens { nodes { name scopes } } } }');
   expect(viewer.accessTokens.nodes[0]).toEqual({
     name: `tool ${asked.user_code}`,
@@ -269,15 +270,13 @@ test('only a signed-in user can see and answer a request, from a page of the ser
   expect(opened.status).toBe(200);
   expect((await poll(device_code)).body.error).toBe('authorization_pending');
   // A limited credential cannot approve.
-  const { createAccessToken } = await ada.gql(
-    'mutation { createAccessToken(input: {name: "limited", scopes: [REPO_READ]}) { token } }',
-  );
+  const { token } = await ada.withToken({ scopes: ['REPO_READ'] });
   const limited = await form(
     '/login/device',
     { user_code, answer: 'approve' },
     {
       origin: app.base,
-      authorization: `Bearer ${createAccessToken.token}`,
+      authorization: `Bearer ${token}`,
     },
   );
   expect(limited.status).toBe(403);

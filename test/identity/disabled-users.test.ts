@@ -84,7 +84,7 @@ test('every credential of a disabled user is refused with a reason, and accepted
   expect((await enable('ada')).enableUser.user).toEqual({ username: 'ada', disabledAt: null });
   for (const client of [ada, key]) expect((await whoami(client)).status).toBe(200);
   expect(await viewer()).toEqual({ username: 'ada' });
-  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/code'), 'taken');
+  await workspace.clone(ada, 'ada/code', 'taken');
   expect((await signIn({ secret }, '/login/link')).status).toBe(303);
 });
 

@@ -4,6 +4,7 @@ import { enforceBudgets } from '../../src/jobs/costs/budget-loop.ts';
 import { eventually } from '../support/eventually.ts';
 import { type FakeRunner, fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
+import { expectRefusal } from '../support/refusal.ts';
 import { cancel, job, lines, remove, submit, submitRaw, until } from '../support/submit.ts';
 
 let app: TestApp;
@@ -98,7 +99,7 @@ test('200 creations at once at the edge of a budget: none passes it, and a raise
     'mutation ($input: RerunJobInput!) { rerunJob(input: $input) { job { id } } }',
     { input: { namespace: name, name: 'within' } },
   );
-  expect(rerun.errors?.[0]?.extensions).toMatchObject({ code: 'QUOTA_EXCEEDED' });
+  await expectRefusal(rerun, 'QUOTA_EXCEEDED');
   const { rerunJobs } = await client.gql(
     `mutation ($input: RerunJobsInput!) { rerunJobs(input: $input) { done skipped { reason message } } }`,
     { input: { namespace: name, names: ['within'] } },
@@ -235,8 +236,7 @@ test('arrays and jobs with needs are refused, and a raise lets them pass', async
   await set(client, name, '1.00');
   await spend(name, '1.00');
   for (const more of [{ array: { size: 100 } }, { needs: [{ job: 'first' }] }]) {
-    const { errors } = await run(client, name, 'many', 'exit 0', more);
-    expect(errors?.[0]?.extensions.code).toBe('QUOTA_EXCEEDED');
+    await expectRefusal(run(client, name, 'many', 'exit 0', more), 'QUOTA_EXCEEDED');
   }
   expect(await countJobs(name)).toBe(1);
   await set(client, name, '2.00');
@@ -284,10 +284,8 @@ test('each threshold is published once in a month, by whichever server, and also
 test('admins set budgets; the operator another, which admins can neither raise nor delete', async () => {
   const { client, name } = await newUser();
   const { client: other } = await newUser();
-  const { errors: foreign } = await setRaw(other, name, { month: '1' });
-  expect(foreign?.[0]?.extensions).toMatchObject({ code: 'PERMISSION_DENIED' });
-  const { errors: anonymous } = await setRaw(app.anonymous, name, { month: '1' });
-  expect(anonymous?.[0]?.extensions).toMatchObject({ code: 'AUTHENTICATION_FAILED' });
+  await expectRefusal(setRaw(other, name, { month: '1' }), 'PERMISSION_DENIED');
+  await expectRefusal(setRaw(app.anonymous, name, { month: '1' }), 'AUTHENTICATION_FAILED');
 
   await set(app.admin, name, '5.00', { owner: 'OPERATOR' });
   const own = await set(client, name, '500.00');
@@ -295,18 +293,18 @@ test('admins set budgets; the operator another, which admins can neither raise n
     'NAMESPACE',
     'OPERATOR',
   ]);
-  const { errors: raised } = await setRaw(client, name, { month: '900', owner: 'OPERATOR' });
-  expect(raised?.[0]?.extensions).toMatchObject({ code: 'PERMISSION_DENIED' });
+  await expectRefusal(
+    setRaw(client, name, { month: '900', owner: 'OPERATOR' }),
+    'PERMISSION_DENIED',
+  );
   const input = { namespace: name, owner: 'OPERATOR' };
-  const { errors: deleted } = await client.graphql(DELETE, { input });
-  expect(deleted?.[0]?.extensions).toMatchObject({ code: 'PERMISSION_DENIED' });
+  await expectRefusal(client.graphql(DELETE, { input }), 'PERMISSION_DENIED');
   await spend(name, '5');
   const { errors } = await run(client, name, 'over');
   expect(errors?.[0]?.message).toMatch(/^The budget that the operator has set for the namespace/);
   await app.admin.gql(DELETE, { input });
   expect((await run(client, name, 'within')).errors).toBeUndefined();
-  const { errors: missing } = await app.admin.graphql(DELETE, { input });
-  expect(missing?.[0]?.extensions).toMatchObject({ code: 'NOT_FOUND' });
+  await expectRefusal(app.admin.graphql(DELETE, { input }), 'NOT_FOUND');
   const actions = await app.app.services.db.auditEntry.findMany({
     where: { action: { startsWith: 'budget.' }, name },
     orderBy: { id: 'asc' },

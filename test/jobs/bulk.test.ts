@@ -6,6 +6,7 @@ import { addJobs, change, changeRaw, type Verb } from '../support/bulk.ts';
 import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
+import { expectRefusal } from '../support/refusal.ts';
 import { cancel, job, submit, until } from '../support/submit.ts';
 
 let app: TestApp;
@@ -126,27 +127,14 @@ test('bad input is refused and changes nothing', async () => {
   }
   const call = 'cancelJobs(input: { namespace: "ada", names: [] }) { done }';
   const five = [1, 2, 3, 4, 5].map((n) => `c${n}: ${call}`).join(' ');
-  const { errors } = await ada.graphql(`mutation { ${five} }`);
-  expect(errors?.[0]?.extensions.code).toBe('LIMIT_EXCEEDED');
+  await expectRefusal(ada.graphql(`mutation { ${five} }`), 'LIMIT_EXCEEDED');
 });
 
 test('each job needs the permission of the single mutation', async () => {
   const bob = await app.user('bob');
   const carl = await app.user('carl');
-  const setRole = (username: string, role: string) =>
-    app.admin.gql(
-      `mutation ($input: SetMemberInput!) { setMember(input: $input) { member { role } } }`,
-      {
-        input: { namespace: 'team', username, role },
-      },
-    );
-  await app.admin.gql(
-    `mutation { createOrganization(input: { name: "team", plan: UNLIMITED }) { namespace { id } } }`,
-  );
-  await setRole('ada', 'ADMIN');
-  await setRole('bob', 'WRITE');
-  await setRole('carl', 'READ');
-  await ada.post('/auth/v1/repository/team', { name: 'code' });
+  await app.organization('team', { ada: 'ADMIN', bob: 'WRITE', carl: 'READ' });
+  await ada.repository('team/code');
   await submitLabelled(ada, 'team', 'p-ada', 'exit 0');
   await submitLabelled(bob, 'team', 'p-bob', 'exit 0');
   for (const name of ['p-ada', 'p-bob']) await until(ada, 'team', name, 'SUCCEEDED');

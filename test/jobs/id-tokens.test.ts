@@ -16,7 +16,7 @@ import { planRotation, TokenIssuer } from '../../src/identity/token-issuer.ts';
 import { issueIdTokens } from '../../src/jobs/attempts/id-tokens.ts';
 import { eventually } from '../support/eventually.ts';
 import { type FakeRunner, fakeRunner } from '../support/fake-runner.ts';
-import { remote, Workspace } from '../support/git.ts';
+import { Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { lines, submit, submitRaw, until, variables } from '../support/submit.ts';
 
@@ -32,22 +32,12 @@ const AUDIENCE = 'sts.example.com';
 const REPO = { repo: 'ada/model' };
 const TOKENS = { idTokens: [{ variable: 'CLOUD_TOKEN', audience: AUDIENCE }] };
 
-async function createRepository(by: Client, namespace: string, name: string, more: object = {}) {
-  const { createRepository } = await by.gql(
-    'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }',
-    { input: { namespace, name, ...more } },
-  );
-  return createRepository.repository.id as string;
-}
-
 beforeAll(async () => {
   runner = fakeRunner({ images: true });
   app = await startApp({ config: { jobSlots: 100 }, overrides: { runner } });
   [ada, bob] = [await app.user('ada'), await app.user('bob')];
-  await ada.gql(
-    'mutation { setMember(input: { namespace: "ada", username: "bob", role: WRITE }) { member { role } } }',
-  );
-  repositoryId = await createRepository(ada, 'ada', 'model');
+  await ada.setMembers('ada', { bob: 'WRITE' });
+  repositoryId = await ada.repository('ada/model');
   workspace = await Workspace.open();
 });
 afterAll(async () => {
@@ -136,7 +126,7 @@ test('a job without a repository has the identity of its namespace, for no longe
 });
 
 test('a snapshot is no branch', async () => {
-  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/model'), 'snapshot');
+  await workspace.clone(ada, 'ada/model', 'snapshot');
   await workspace.commit('snapshot', { 'a.txt': 'a' });
   const id = randomBytes(16).toString('hex');
   await workspace.git('snapshot', 'push', '-q', 'origin', `HEAD:refs/loam/snapshots/${id}`);
@@ -206,13 +196,9 @@ test('only who may push to the branch gets its identity', async () => {
   expect((await bob.graphql(RERUN)).errors?.[0]).toMatchObject(denied);
   expect((await ada.gql(RERUN)).rerunJob.job.idTokens).toEqual([{ audience: AUDIENCE }]);
   // A token without the right to push, and a repository of another namespace.
-  const { createAccessToken } = await ada.gql(
-    'mutation { createAccessToken(input: { name: "jobs", scopes: [JOB_WRITE, REPO_READ] }) { token } }',
-  );
-  expect(await refusalOf(app.client(`Bearer ${createAccessToken.token}`), REPO)).toMatchObject(
-    denied,
-  );
-  await createRepository(bob, 'bob', 'public', { visibility: 'PUBLIC' });
+  const limited = await ada.withToken({ scopes: ['JOB_WRITE', 'REPO_READ'] });
+  expect(await refusalOf(limited, REPO)).toMatchObject(denied);
+  await bob.repository('bob/public', { visibility: 'PUBLIC' });
   expect(await refusalOf(ada, { repo: 'bob/public' })).toMatchObject({
     extensions: { code: 'INVALID_REQUEST', field: 'idTokens' },
   });
@@ -259,7 +245,7 @@ test('a job of a creator who may no longer run it does not start', async () => {
   await using stopped = await startApp({ overrides: { runner: fakeRunner({ machines: [] }) } });
   const eve = await stopped.user('eve');
   await stopped.user('fay');
-  await createRepository(eve, 'eve', 'model');
+  await eve.repository('eve/model');
   const created = await submit(eve, {
     namespace: 'eve',
     name: 'late',
@@ -281,9 +267,7 @@ test('a job of a creator who may no longer run it does not start', async () => {
       'mutation ($input: SetBranchRuleInput!) { setBranchRule(input: $input) { repository { id } } }',
       { input: { id, pattern: 'main', pushRole, pushers: [] } },
     );
-  await stopped.admin.gql(
-    'mutation { setMember(input: { namespace: "eve", username: "fay", role: WRITE }) { member { role } } }',
-  );
+  await stopped.admin.setMembers('eve', { fay: 'WRITE' });
   await setRule('ADMIN');
   const createdBy = (username: string) =>
     stopped.pool.query(
@@ -299,7 +283,7 @@ test('a job of a creator who may no longer run it does not start', async () => {
   await eve.gql(
     `mutation { renameRepository(input: { id: "${id}", name: "renamed" }) { repository { id } } }`,
   );
-  await createRepository(eve, 'eve', 'model');
+  await eve.repository('eve/model');
   const tokens = await issueIdTokens(stopped.app.services, 'att_1');
   expect(decodeJwt(tokens?.CLOUD_TOKEN ?? '').sub).toBe('repo:eve/renamed:ref:refs/heads/main');
   expect(await issueIdTokens(stopped.app.services, 'att_2')).toBeNull();

@@ -34,6 +34,7 @@ import {
 import { fakeRunner } from '../support/fake-runner.ts';
 import { GIT_PATHS, ORDINARY_PATHS } from '../support/git-paths.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
+import { expectRefusal } from '../support/refusal.ts';
 import { cancel, job, lines, remove, submit, submitRaw, until } from '../support/submit.ts';
 
 const cleanup = new AsyncDisposableStack();
@@ -551,14 +552,16 @@ test('inputs are checked when a job is created', async () => {
   const other = (await eve.post('/auth/v1/repository/eve', { name: 'other' })).body;
   const token = { name: 'narrow', repositories: [other.id] };
   const narrow = faked.client(`Bearer ${(await eve.post('/auth/v1/pat', token)).body.token}`);
-  const { errors } = await submitRaw(narrow, {
-    namespace: 'eve',
-    name: 'spy',
-    command: 'cat x',
-    repo: 'eve/other',
-    inputs: [{ job: 'good' }],
-  });
-  expect(errors?.[0]?.extensions.code).toBe('PERMISSION_DENIED');
+  await expectRefusal(
+    submitRaw(narrow, {
+      namespace: 'eve',
+      name: 'spy',
+      command: 'cat x',
+      repo: 'eve/other',
+      inputs: [{ job: 'good' }],
+    }),
+    'PERMISSION_DENIED',
+  );
   // REST has no such field.
   const body = { name: 'rest', command: 'x', repo: 'eve/code', gpu: 'none', inputs: [] };
   expect((await eve.post('/auth/v1/seed/eve/jobs', body)).status).toBe(400);

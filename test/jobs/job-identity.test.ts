@@ -15,12 +15,6 @@ const IDENTITY = {
   idTokens: [{ variable: 'CLOUD_TOKEN', audience: 'sts.example.com' }],
 };
 
-async function createRepository(ada: { gql(query: string): Promise<unknown> }) {
-  await ada.gql(
-    'mutation { createRepository(input: { namespace: "ada", name: "model" }) { repository { id } } }',
-  );
-}
-
 test('git in a job uses its token for this server, and stores it nowhere', async (ctx) => {
   needs(ctx, 'bubblewrap', 'slirp4netns');
   const address = Object.values(networkInterfaces())
@@ -31,7 +25,7 @@ test('git in a job uses its token for this server, and stores it nowhere', async
     config: { runner: 'process', host: address, jobNetwork: 'internet', jobAllow: [address] },
   });
   const ada = await app.user('ada');
-  await createRepository(ada);
+  await ada.repository('ada/model');
   const command = `
     set -e
     # A helper of the image, which must not get the token, and a setting of the user.
@@ -73,7 +67,7 @@ test('tokens of a job that outlives its server are renewed in the file, and its 
   const runner = fakeRunner();
   await using app = await startApp({ overrides: { runner } });
   const ada = await app.user('ada');
-  await createRepository(ada);
+  await ada.repository('ada/model');
   await submit(ada, { namespace: 'ada', name: 'long', command: 'hold', ...IDENTITY });
   await until(ada, 'ada', 'long', 'RUNNING');
   const tokens = () => runner.running()[0]?.files.CLOUD_TOKEN ?? '';

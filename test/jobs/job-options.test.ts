@@ -4,6 +4,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { defaultSize } from '../../src/base/hardware.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
+import { expectRefusal } from '../support/refusal.ts';
 import { submitRaw } from '../support/submit.ts';
 
 const OPTIONS = `{ jobOptions {
@@ -95,7 +96,7 @@ test('a check of a job finds what its creation would refuse, and creates nothing
   await setPlan('free');
   const many = await ada.graphql(CHECK, { input: { ...input, array: { size: 10_000 } } });
   await setPlan('unlimited');
-  expect(many.errors?.[0]?.extensions).toMatchObject({ code: 'QUOTA_EXCEEDED' });
+  await expectRefusal(many, 'QUOTA_EXCEEDED');
   expect((await ada.get('/ada/job/checked')).status).toBe(404);
   expect((await events()).rows).toEqual(before);
 });
@@ -204,9 +205,7 @@ test('the options require a signed-in user', async () => {
     data: { jobOptions: null },
     errors: [{ extensions: { code: 'AUTHENTICATION_FAILED' } }],
   });
-  const limited = await ada.gql(
-    'mutation { createAccessToken(input: {name: "limited", scopes: [REPO_READ]}) { token } }',
-  );
-  const { jobOptions } = await app.client(`Bearer ${limited.createAccessToken.token}`).gql(OPTIONS);
+  const limited = await ada.withToken({ scopes: ['REPO_READ'] });
+  const { jobOptions } = await limited.gql(OPTIONS);
   expect(jobOptions.gpus).toHaveLength(6);
 });

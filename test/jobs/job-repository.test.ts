@@ -2,6 +2,7 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
+import { expectRefusal } from '../support/refusal.ts';
 import { cancel, job, remove, submit, submitRaw } from '../support/submit.ts';
 
 const REPO =
@@ -17,17 +18,8 @@ beforeAll(async () => {
   // Without slots, so that jobs stay queued.
   app = await startApp({ overrides: { runner: fakeRunner({ machines: [] }) } });
   [ada, bob] = [await app.user('ada'), await app.user('bob')];
-  await app.admin.gql(
-    'mutation { createOrganization(input: { name: "apart", plan: UNLIMITED }) { namespace { id } } }',
-  );
-  for (const [namespace, username, role, by] of [
-    ['apart', 'ada', 'ADMIN', app.admin],
-    ['ada', 'bob', 'READ', ada],
-  ] as const)
-    await by.gql(
-      'mutation ($input: SetMemberInput!) { setMember(input: $input) { member { role } } }',
-      { input: { namespace, username, role } },
-    );
+  await app.organization('apart', { ada: 'ADMIN' });
+  await ada.setMembers('ada', { bob: 'READ' });
 });
 afterAll(() => app[Symbol.asyncDispose]());
 
@@ -51,7 +43,7 @@ test('without a branch a job runs main if it exists, otherwise the default branc
   const job = await submit(ada, { ...base, repo: 'ada/trunk-only', name: 'of-trunk' });
   expect(job).toMatchObject({ branch: 'trunk', commitSha: expect.stringMatching(/^[0-9a-f]+$/) });
   const named = { ...base, repo: 'ada/trunk-only', name: 'named', branch: 'main' };
-  expect((await submitRaw(ada, named)).errors?.[0]?.extensions.code).toBe('NOT_FOUND');
+  await expectRefusal(submitRaw(ada, named), 'NOT_FOUND');
   const { repository } = await ada.gql(
     '{ repository(namespace: "ada", name: "trunk-only") { id } }',
   );
@@ -68,7 +60,7 @@ test('without a branch a job runs main if it exists, otherwise the default branc
 });
 
 test('a job shows the current name of its repository, also after a rename and a transfer', async () => {
-  await ada.gql(REPO, { input: { namespace: 'ada', name: 'MoVed' } });
+  await ada.repository('ada/MoVed');
   const created = await ada.post('/auth/v1/seed/ada/jobs', {
     name: 'moved',
     command: 'true',
@@ -97,7 +89,7 @@ test('a job shows the current name of its repository, also after a rename and a 
 });
 
 test('a job shows the original name of a deleted repository', async () => {
-  await ada.gql(REPO, { input: { namespace: 'ada', name: 'Gone' } });
+  await ada.repository('ada/Gone');
   await submit(ada, { ...base, name: 'orphan', repo: 'Ada/gone' });
   const { repository } = await ada.gql('{ repository(namespace: "ada", name: "gone") { id } }');
   await ada.delete(`/auth/v1/repository/ada/${repository.id}`);
@@ -109,5 +101,5 @@ test('a job shows the original name of a deleted repository', async () => {
   const rerun = await ada.graphql(
     'mutation { rerunJob(input: { namespace: "ada", name: "orphan" }) { job { id } } }',
   );
-  expect(rerun.errors?.[0]?.extensions.code).toBe('NOT_FOUND');
+  await expectRefusal(rerun, 'NOT_FOUND');
 });

@@ -10,8 +10,9 @@ import { inTransaction } from '../../src/platform/database/client.ts';
 import { openProcessRunner, type ProcessRunner } from '../../src/runners/process/runner.ts';
 import { eventually } from '../support/eventually.ts';
 import { type FakeRunner, fakeRunner } from '../support/fake-runner.ts';
-import { remote, Workspace } from '../support/git.ts';
+import { Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
+import { expectRefusal } from '../support/refusal.ts';
 import {
   cancel,
   job,
@@ -55,7 +56,7 @@ const REPO =
   'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }';
 const withRepo = async (app: TestApp, username: string): Promise<Client> => {
   const client = await app.user(username);
-  await client.gql(REPO, { input: { namespace: username, name: 'code' } });
+  await client.repository(`${username}/code`);
   return client;
 };
 
@@ -205,9 +206,9 @@ describe('creating jobs', () => {
     const { id } = await submit(ada, { ...base, name: 'private' });
     const ask = (query: string) => bob.graphql(query);
     const byName = await ask('{ job(namespace: "ada", name: "private") { id } }');
-    expect(byName.errors?.[0]?.extensions.code).toBe('PERMISSION_DENIED');
+    await expectRefusal(byName, 'PERMISSION_DENIED');
     const list = await ask('{ jobPage(namespace: "ada") { total } }');
-    expect(list.errors?.[0]?.extensions.code).toBe('PERMISSION_DENIED');
+    await expectRefusal(list, 'PERMISSION_DENIED');
     const node = `{ node(id: "${id}") { ... on Job { name } } }`;
     expect((await ask(node)).data).toEqual({ node: null });
     expect((await ada.gql(node)).node).toEqual({ name: 'private' });
@@ -246,7 +247,7 @@ describe('creating jobs', () => {
       });
 
     beforeAll(async () => {
-      await ada.gql(REPO, { input: { namespace: 'ada', name: 'other' } });
+      await ada.repository('ada/other');
       await make('f_one', { team: 'red', 'example.com/run': '1.0', done: '' });
       await make('f_two', { team: 'red', 'example.com/run': '2.0' }, { gpu: 'T4' });
       await make('f_three', { team: 'blue' }, { repo: 'ada/other' });
@@ -406,10 +407,7 @@ describe('creating jobs', () => {
     let cleo: Client;
     beforeAll(async () => {
       cleo = await app.user('cleo');
-      const member = { namespace: 'ada', username: 'cleo', role: 'WRITE' };
-      await ada.gql('mutation ($i: SetMemberInput!) { setMember(input: $i) { member { role } } }', {
-        i: member,
-      });
+      await ada.setMembers('ada', { cleo: 'WRITE' });
       await submit(ada, {
         ...base,
         name: 'run',
@@ -473,7 +471,7 @@ describe('creating jobs', () => {
       const { id } = createRepository.createRepository.repository;
       const { commitSha } = await submit(ada, { ...base, name: 'at', repo: 'ada/moving' });
       await using at = await Workspace.open();
-      await at.git('.', 'clone', '-q', remote(ada, 'ada/moving'), 'w');
+      await at.clone(ada, 'ada/moving', 'w');
       await at.commit('w', { 'next.txt': 'next' });
       await at.git('w', 'push', '-q', 'origin', 'HEAD:main');
       await ada.put(`/auth/v1/repository/ada/${id}/name`, { name: 'moved-on' });
@@ -503,17 +501,9 @@ describe('creating jobs', () => {
       ]);
       expect(await code(cleo, 'in-image')).toBeUndefined();
       // A token for another repository only may not rerun this job.
-      const { createAccessToken, createRepository } = await ada.gql(
-        `mutation { createRepository(input: {namespace: "ada", name: "apart"}) { repository { id } }
-           createAccessToken(input: {name: "read", scopes: [JOB_READ]}) { token } }`,
-      );
-      const reader = app.client(`Bearer ${createAccessToken.token}`);
+      const reader = await ada.withToken({ scopes: ['JOB_READ'] });
       expect(await code(reader, 'run')).toBe('PERMISSION_DENIED');
-      const narrow = await ada.gql(
-        'mutation ($r: [ID!]) { createAccessToken(input: {name: "apart", repositories: $r}) { token } }',
-        { r: [createRepository.repository.id] },
-      );
-      const apart = app.client(`Bearer ${narrow.createAccessToken.token}`);
+      const apart = await ada.withToken({ repositories: [await ada.repository('ada/apart')] });
       expect(await code(apart, 'run')).toBe('PERMISSION_DENIED');
       expect(await code(apart, 'in-image')).toBe('PERMISSION_DENIED');
     });
@@ -523,8 +513,7 @@ describe('creating jobs', () => {
       const input = { namespace: 'dora', command: 'true', image: 'busybox' };
       for (let i = 0; i < 20; i++) await submit(dora, { ...input, name: `j${i}` });
       const again = { namespace: 'dora', name: 'j0' };
-      const { errors } = await dora.graphql(RERUN, { input: again });
-      expect(errors?.[0]?.extensions.code).toBe('QUOTA_EXCEEDED');
+      await expectRefusal(dora.graphql(RERUN, { input: again }), 'QUOTA_EXCEEDED');
       await cancel(dora, 'dora', 'j0');
       expect((await dora.gql(RERUN, { input: again })).rerunJob.job.rerunOf).toEqual({
         name: 'j0',
@@ -629,7 +618,7 @@ describe('the life cycle of a job', () => {
     const { job: cancelled } = data.cancelJob;
     expect(cancelled).toMatchObject({ status: 'CANCELLED', completedAt: expect.any(String) });
     expect(data.cancelJob.message).toMatch(/SIGKILL after 30 seconds/);
-    expect((await cancel(ada, 'ada', 'long')).errors?.[0]?.extensions.code).toBe('CONFLICT');
+    await expectRefusal(cancel(ada, 'ada', 'long'), 'CONFLICT');
     await eventually(async () => expect((await job(ada, 'ada', 'long')).exitCode).toBe(137));
     expect(runner.running()).toEqual([]);
   });
@@ -637,10 +626,10 @@ describe('the life cycle of a job', () => {
   test('only a finished job can be deleted; then its name is free', async () => {
     await run('removed', 'sleep 600');
     await reaches('removed', 'RUNNING');
-    expect((await remove(ada, 'ada', 'removed')).errors?.[0]?.extensions.code).toBe('CONFLICT');
+    await expectRefusal(remove(ada, 'ada', 'removed'), 'CONFLICT');
     await cancel(ada, 'ada', 'removed');
     expect((await remove(ada, 'ada', 'removed')).errors).toBeUndefined();
-    expect((await remove(ada, 'ada', 'removed')).errors?.[0]?.extensions.code).toBe('NOT_FOUND');
+    await expectRefusal(remove(ada, 'ada', 'removed'), 'NOT_FOUND');
     await eventually(() => expect(runner.running()).toEqual([]));
     await run('removed', 'exit 0');
     await reaches('removed', 'SUCCEEDED');
@@ -741,9 +730,7 @@ describe('the life cycle of a job', () => {
       grace = await withRepo(app, 'grace');
       hugo = await app.user('hugo');
       namespaceId = (await grace.gql('{ namespace(name: "grace") { id } }')).namespace.id;
-      await grace.gql(
-        'mutation { setMember(input: {namespace: "grace", username: "hugo", role: WRITE}) { member { role } } }',
-      );
+      await grace.setMembers('grace', { hugo: 'WRITE' });
       // A T4 costs 0.35 per hour; with 8 vCPUs, 32 GB and two T4 the price is 0.988.
       await ended('over-midnight', '2026-01-31T23:59:00.600Z', 120);
       await ended('days-long', '2026-02-10T12:00:00Z', 2.5 * 86_400);
@@ -827,18 +814,14 @@ describe('the life cycle of a job', () => {
       expect(await code(hugo)).toBeUndefined();
       expect(await code(hugo, { byUser: true })).toBe('PERMISSION_DENIED');
       expect(await code(ada)).toBe('PERMISSION_DENIED');
-      const { createAccessToken: scoped } = await grace.gql(
-        'mutation { createAccessToken(input: {name: "r", scopes: [REPO_READ]}) { token } }',
+      expect(await code(await grace.withToken({ scopes: ['REPO_READ'] }))).toBe(
+        'PERMISSION_DENIED',
       );
-      expect(await code(app.client(`Bearer ${scoped.token}`))).toBe('PERMISSION_DENIED');
       const { repository } = await grace.gql(
         '{ repository(namespace: "grace", name: "code") { id } }',
       );
-      const { createAccessToken: narrow } = await grace.gql(
-        'mutation ($r: [ID!]) { createAccessToken(input: {name: "n", repositories: $r}) { token } }',
-        { r: [repository.id] },
-      );
-      expect(await code(app.client(`Bearer ${narrow.token}`))).toBe('PERMISSION_DENIED');
+      const narrow = await grace.withToken({ repositories: [repository.id] });
+      expect(await code(narrow)).toBe('PERMISSION_DENIED');
     });
 
     test.each([
@@ -1117,7 +1100,7 @@ describe('jobs as processes', () => {
       pageInfo: { hasNextPage: false },
     });
     for (const args of ['first: 101', 'after: "none"'])
-      expect((await page(args)).errors?.[0]?.extensions.code).toBe('INVALID_REQUEST');
+      await expectRefusal(page(args), 'INVALID_REQUEST');
     expect(await (await download(entries[0].downloadUrl)).text()).toBe('alpha\n');
     const one = Buffer.from(await (await download(entries[1].downloadUrl)).arrayBuffer());
     expect(one.equals(readFileSync(join(dir, 'deep/b.bin')))).toBe(true);

@@ -25,14 +25,8 @@ beforeAll(async () => {
   });
   ada = await app.user('ada', 'free');
   bea = await app.user('bea', 'team');
-  for (const [client, namespace] of [
-    [ada, 'ada'],
-    [bea, 'bea'],
-  ] as const)
-    await client.gql(
-      'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }',
-      { input: { namespace, name: 'code' } },
-    );
+  await ada.repository('ada/code');
+  await bea.repository('bea/code');
 });
 afterAll(() => app[Symbol.asyncDispose]());
 
@@ -108,10 +102,7 @@ test('the runner keeps no more output than the log has room for, and the log has
     config: { runner: 'process', rateLimits: { ...PLAN_LIMITS, free } },
   });
   const cay = await real.user('cay', 'free');
-  await cay.gql(
-    'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }',
-    { input: { namespace: 'cay', name: 'code' } },
-  );
+  await cay.repository('cay/code');
   const command =
     'i=0; while [ $i -lt 15000 ]; do echo some line of text $i; i=$((i+1)); done; exit 1';
   await submit(cay, { namespace: 'cay', repo: 'cay/code', name: 'loud', command, retries: 1 });

@@ -5,6 +5,7 @@ import { removeDeletedPages } from '../../src/jobs/logs/removal.ts';
 import { createRetentionSweep } from '../../src/jobs/retention/retention-sweep.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
+import { expectRefusal } from '../support/refusal.ts';
 import { cancel, job, lines, remove, submit, until } from '../support/submit.ts';
 
 const DAY_MS = 86_400_000;
@@ -251,8 +252,7 @@ test('only admins set rules, with days in range, and each change is in the audit
     const { errors } = await set({ jobDays: 30, [field]: 31 });
     expect(errors?.[0]?.extensions).toMatchObject({ field });
   }
-  const { errors: wrong } = await ada.graphql(PREVIEW, { jobDays: 0 });
-  expect(wrong?.[0]?.extensions).toMatchObject({ code: 'INVALID_REQUEST', field: 'jobDays' });
+  await expectRefusal(ada.graphql(PREVIEW, { jobDays: 0 }), 'INVALID_REQUEST', 'jobDays');
   const { rows: none } = await app.pool.query('select from retention_rules');
   expect(none).toEqual([]);
 
@@ -264,7 +264,7 @@ test('only admins set rules, with days in range, and each change is in the audit
     await bob.graphql(PREVIEW, { jobDays: 1 }),
     await bob.graphql('{ namespace(name: "ada") { retention { jobDays } } }'),
   ])
-    expect(refused.errors?.[0]?.extensions).toMatchObject({ code: 'PERMISSION_DENIED' });
+    await expectRefusal(refused, 'PERMISSION_DENIED');
 
   const { data } = await set({ jobDays: 90, logDays: 30, artifactDays: 60 });
   expect(data.setRetention.retention).toEqual({
@@ -297,8 +297,6 @@ test('the label keep can be set and removed, with an audit entry for each change
   expect(rows).toEqual([{ details: { kept: true } }, { details: { kept: false } }]);
   const labels = Array.from({ length: 32 }, (_, n) => ({ key: `k${n}`, value: '' }));
   await finished('full', { labels });
-  expect((await setKept('full', true)).errors?.[0]?.extensions).toMatchObject({
-    code: 'INVALID_REQUEST',
-  });
-  expect((await setKept('missing', true)).errors?.[0]?.extensions.code).toBe('NOT_FOUND');
+  await expectRefusal(setKept('full', true), 'INVALID_REQUEST');
+  await expectRefusal(setKept('missing', true), 'NOT_FOUND');
 });

@@ -6,12 +6,11 @@ import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { startProcessClock } from '../support/process-clock.ts';
+import { expectRefusal } from '../support/refusal.ts';
 import { followStream, parseEvents, type StreamEvent } from '../support/sse.ts';
 import { cancel, lines, submit, until } from '../support/submit.ts';
 import { take, viaYoga } from '../support/subscribe.ts';
 
-const REPO =
-  'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }';
 const runner = fakeRunner({ graceMs: 200 });
 let app: TestApp;
 let ada: Client;
@@ -19,7 +18,7 @@ let ada: Client;
 beforeAll(async () => {
   app = await startApp({ overrides: { runner } });
   ada = await app.user('ada');
-  await ada.gql(REPO, { input: { namespace: 'ada', name: 'code' } });
+  await ada.repository('ada/code');
 });
 afterAll(() => app[Symbol.asyncDispose]());
 
@@ -282,12 +281,6 @@ const linksOf = async (client: Client, name: string) =>
     )
   ).job as { id: string; logStreamUrl: string; logDownloadUrl: string };
 const local = (url: string) => url.slice(app.base.length);
-const tokenOf = async (name: string, scope = 'JOB_READ') => {
-  const { createAccessToken } = await ada.gql(
-    `mutation { createAccessToken(input: {name: "${name}", scopes: [${scope}]}) { token } }`,
-  );
-  return app.client(`Bearer ${createAccessToken.token}`);
-};
 
 test('a link opens the stream without credentials, and the stream can be resumed', async () => {
   await run('linked', 'echo a; echo b; sleep 600');
@@ -332,7 +325,7 @@ test('a link is valid for one job and one credential only', async () => {
   await hasLines('other', 1);
   const mine = await linksOf(ada, 'mine');
   const other = await linksOf(ada, 'other');
-  const third = await linksOf(await tokenOf('third'), 'mine');
+  const third = await linksOf(await ada.withToken({ scopes: ['JOB_READ'] }), 'mine');
   const status = async (url: string) => (await app.anonymous.get(url)).status;
   const credential = (url: string) => new URL(url).searchParams.get('credential') ?? '';
   expect(await status(mine.logStreamUrl.replace(mine.id, other.id))).toBe(403);
@@ -359,7 +352,7 @@ test('a link is valid for one job and one credential only', async () => {
 test('a link ends with the credential that requested it', async () => {
   await run('revoked', 'echo a; sleep 600');
   await hasLines('revoked', 1);
-  const reader = await tokenOf('short');
+  const reader = await ada.withToken({ name: 'short', scopes: ['JOB_READ'] });
   const { logStreamUrl } = await linksOf(reader, 'revoked');
   const stream = followStream(app.anonymous, local(logStreamUrl));
   await using _ = stream;
@@ -370,7 +363,7 @@ test('a link ends with the credential that requested it', async () => {
     { event: 'error', data: { error: { code: 'authentication_failed' } } },
   ]);
   // A link shows no more than its credential may see.
-  const blind = await tokenOf('blind', 'REPO_READ');
+  const blind = await ada.withToken({ scopes: ['REPO_READ'] });
   const seen = await blind.graphql('{ job(namespace: "ada", name: "revoked") { logStreamUrl } }');
   expect(seen.data.job).toBeNull();
   await cancel(ada, 'ada', 'revoked');
@@ -464,8 +457,8 @@ test('ranges of a log and searches in GraphQL, and their invalid arguments', asy
     expect(errors?.[0]?.extensions, args).toEqual({ code: 'INVALID_REQUEST', field });
   }
   const many = Array.from({ length: 13 }, (_, i) => `s${i}: logSearch(text: "x") { hasMore }`);
-  expect((await ask(many.join(' '))).errors?.[0]?.extensions.code).toBe('LIMIT_EXCEEDED');
+  await expectRefusal(ask(many.join(' ')), 'LIMIT_EXCEEDED');
   const eve = await app.user('outsider');
   const hidden = await ask('logSearch(text: "a") { hasMore }', eve);
-  expect(hidden.errors?.[0]?.extensions.code).toBe('PERMISSION_DENIED');
+  await expectRefusal(hidden, 'PERMISSION_DENIED');
 });

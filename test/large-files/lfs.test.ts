@@ -11,6 +11,7 @@ import { eventually } from '../support/eventually.ts';
 import { remote, Workspace } from '../support/git.ts';
 import { type Answer, type Client, startApp, type TestApp } from '../support/harness.ts';
 import { needs } from '../support/needs.ts';
+import { expectRefusal } from '../support/refusal.ts';
 import { lines, submit, until } from '../support/submit.ts';
 
 const MEDIA_TYPE = 'application/vnd.git-lfs+json';
@@ -42,7 +43,7 @@ async function create(name: string, more: object = {}): Promise<string> {
 async function tracking(name: string, more: object = {}): Promise<string> {
   const id = await create(name, more);
   await workspace.git('.', 'lfs', 'install');
-  await workspace.git('.', 'clone', '-q', remote(ada, `ada/${name}`), name);
+  await workspace.clone(ada, `ada/${name}`);
   await workspace.commit(name, { '.gitattributes': '*.bin filter=lfs diff=lfs merge=lfs -text\n' });
   return id;
 }
@@ -76,17 +77,8 @@ async function give(client: Client, repository: string, bytes: Buffer): Promise<
 }
 
 /** An organization of Ada with Bob as a member. */
-async function organization(name: string, role: string): Promise<string> {
-  const query = `mutation ($input: CreateOrganizationInput!) { createOrganization(input: $input) { namespace { id } } }`;
-  await app.admin.gql(query, { input: { name, plan: 'UNLIMITED' } });
-  for (const [username, as] of [
-    ['ada', 'ADMIN'],
-    ['bob', role],
-  ])
-    await app.admin.gql(
-      `mutation ($input: SetMemberInput!) { setMember(input: $input) { member { role } } }`,
-      { input: { namespace: name, username, role: as } },
-    );
+async function organization(name: string, role: 'READ' | 'WRITE'): Promise<string> {
+  await app.organization(name, { ada: 'ADMIN', bob: role });
   return name;
 }
 
@@ -98,7 +90,7 @@ test('git lfs push, clone and fetch of twenty objects at once', async (ctx) => {
   );
   await workspace.commit('stock', files);
   await workspace.git('stock', 'push', '-q', 'origin', 'HEAD');
-  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/stock'), 'stock-again');
+  await workspace.clone(ada, 'ada/stock', 'stock-again');
   for (const [name, bytes] of Object.entries(files))
     expect(await readFile(join(workspace.path, 'stock-again', name))).toEqual(bytes);
   expect(await workspace.git('stock-again', 'lfs', 'fsck')).toContain('OK');
@@ -116,7 +108,7 @@ test('public repositories need no credentials, and viewers without rights get no
   const bytes = randomBytes(1_000);
   await workspace.commit('open', { 'a.bin': bytes });
   await workspace.git('open', 'push', '-q', 'origin', 'HEAD');
-  await workspace.git('.', 'clone', '-q', remote(app.anonymous, 'ada/open'), 'open-anonymous');
+  await workspace.clone(app.anonymous, 'ada/open', 'open-anonymous');
   expect(await readFile(join(workspace.path, 'open-anonymous/a.bin'))).toEqual(bytes);
 
   await workspace.git('open', 'remote', 'set-url', 'origin', remote(bob, 'ada/open'));
@@ -396,14 +388,14 @@ test('git lfs lock, locks and unlock, and pushes that change a file locked by an
   const made = await ada.post(`/auth/v1/repository/${owner}`, { name: 'art' });
   const id = made.body.id;
   await workspace.git('.', 'lfs', 'install');
-  await workspace.git('.', 'clone', '-q', remote(ada, 'studio/art'), 'art-ada');
+  await workspace.clone(ada, 'studio/art', 'art-ada');
   await workspace.commit('art-ada', {
     '.gitattributes': '*.psd filter=lfs diff=lfs merge=lfs -text lockable\n',
     'a b/ä.psd': randomBytes(500),
     'b.psd': randomBytes(500),
   });
   await workspace.git('art-ada', 'push', '-q', 'origin', 'HEAD');
-  await workspace.git('.', 'clone', '-q', remote(bob, 'studio/art'), 'art-bob');
+  await workspace.clone(bob, 'studio/art', 'art-bob');
 
   expect(await workspace.git('art-ada', 'lfs', 'lock', 'a b/ä.psd')).toContain('Locked');
   const listed = await workspace.git('art-bob', 'lfs', 'locks');
@@ -447,7 +439,7 @@ test('a locked file cannot be reverted by a merge, nor by moving a branch back',
   const owner = await organization('press', 'WRITE');
   const { body } = await ada.post(`/auth/v1/repository/${owner}`, { name: 'art' });
   const file = ':a b/ä.psd';
-  await workspace.git('.', 'clone', '-q', remote(ada, 'press/art'), 'press-ada');
+  await workspace.clone(ada, 'press/art', 'press-ada');
   const first = await workspace.commit('press-ada', { [file]: 'first', 'b.psd': 'b' });
   await workspace.commit('press-ada', { [file]: 'second' });
   const branches = ['main', 'release', 'own'].map((name) => `HEAD:refs/heads/${name}`);
@@ -490,7 +482,7 @@ test('a locked file cannot be reverted by a merge, nor by moving a branch back',
 test('a branch cannot be deleted if it alone has changes of a file locked by another user', async () => {
   const owner = await organization('attic', 'WRITE');
   const { body } = await ada.post(`/auth/v1/repository/${owner}`, { name: 'art' });
-  await workspace.git('.', 'clone', '-q', remote(ada, 'attic/art'), 'attic-ada');
+  await workspace.clone(ada, 'attic/art', 'attic-ada');
   const first = await workspace.commit('attic-ada', { 'a.psd': 'first' });
   await workspace.git('attic-ada', 'push', '-q', 'origin', 'HEAD:main', 'HEAD:refs/heads/old');
   await workspace.commit('attic-ada', { 'a.psd': 'second' });
@@ -499,7 +491,7 @@ test('a branch cannot be deleted if it alone has changes of a file locked by ano
   await workspace.git('attic-ada', 'push', '-q', 'origin', 'HEAD:refs/heads/work');
   expect((await lfs(ada, 'attic/art.git/info/lfs/locks', { path: 'a.psd' })).status).toBe(201);
 
-  await workspace.git('.', 'clone', '-q', remote(bob, 'attic/art'), 'attic-bob');
+  await workspace.clone(bob, 'attic/art', 'attic-bob');
   const push = (...args: string[]) => workspace.try('attic-bob', 'push', '-q', 'origin', ...args);
   const refusal = { code: 1, stderr: expect.stringContaining('a.psd is locked by ada') };
   expect(await push(':work')).toMatchObject(refusal);
@@ -528,8 +520,8 @@ test('objects and locks in GraphQL', async () => {
     client.graphql(lockFile, { input: { repositoryId: id, path } });
   const { data } = await lock(ada, 'a.psd');
   expect(data.lockLfsFile.lock).toMatchObject({ path: 'a.psd', owner: 'ada' });
-  expect((await lock(ada, 'a.psd')).errors?.[0]?.extensions.code).toBe('CONFLICT');
-  expect((await lock(bob, 'b.psd')).errors?.[0]?.extensions.code).toBe('PERMISSION_DENIED');
+  await expectRefusal(lock(ada, 'a.psd'), 'CONFLICT');
+  await expectRefusal(lock(bob, 'b.psd'), 'PERMISSION_DENIED');
   const query = `query ($id: ID!, $after: String) { repository(namespace: "ada", id: $id) {
     sizeBytes
     lfsObjects(first: 2, after: $after) { totalCount nodes { oid sizeBytes givenAt } pageInfo { hasNextPage endCursor } }
@@ -544,7 +536,7 @@ test('objects and locks in GraphQL', async () => {
 
   const remove = `mutation ($input: DeleteLfsObjectsInput!) { deleteLfsObjects(input: $input) { oids } }`;
   const bad = await ada.graphql(remove, { input: { repositoryId: id, oids: ['x'] } });
-  expect(bad.errors?.[0]?.extensions).toMatchObject({ code: 'INVALID_REQUEST', field: 'oids' });
+  await expectRefusal(bad, 'INVALID_REQUEST', 'oids');
   const input = { repositoryId: id, oids: [oids[0], 'f'.repeat(64)] };
   expect((await ada.gql(remove, { input })).deleteLfsObjects.oids).toEqual([oids[0]]);
   const left = (await ada.gql(query, { id })).repository;
@@ -559,7 +551,7 @@ test('directories and files show the objects of pointers, if the repository has 
   binary[17] = 0;
   for (const bytes of [text, binary])
     expect((await give(ada, 'ada/pointers', bytes)).status).toBe(200);
-  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/pointers'), 'pointers');
+  await workspace.clone(ada, 'ada/pointers');
   await workspace.commit('pointers', {
     'data/t.csv': pointerTo(text),
     'data/b .bin': pointerTo(binary),
@@ -644,7 +636,7 @@ test('directories and files show the objects of pointers, if the repository has 
 
 test('pushes with pointers to missing objects are refused', async () => {
   const id = await create('unknown');
-  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/unknown'), 'unknown');
+  await workspace.clone(ada, 'ada/unknown');
   const [here, gone] = [randomBytes(1_000), randomBytes(2_000)];
   for (const bytes of [here, gone])
     expect((await give(ada, 'ada/unknown', bytes)).status).toBe(200);
@@ -689,7 +681,7 @@ test('jobs have large files in their checkouts, within their disk limit', async 
   const id = await create('in-jobs');
   const files = ['one', 'two', 'three'].map((text) => Buffer.from(text.repeat(100_000)));
   for (const bytes of files) expect((await give(ada, 'ada/in-jobs', bytes)).status).toBe(200);
-  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/in-jobs'), 'in-jobs');
+  await workspace.clone(ada, 'ada/in-jobs');
   const [one, two, three] = files as [Buffer, Buffer, Buffer];
   await workspace.commit('in-jobs', {
     'a/one ü.bin': pointerTo(one),
@@ -732,7 +724,7 @@ test('archives contain large files in place of their pointers', async (ctx) => {
   const [one, two] = files as [Buffer, Buffer];
   const lost = randomBytes(1_000);
   expect((await give(ada, 'ada/archived', lost)).status).toBe(200);
-  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/archived'), 'archived');
+  await workspace.clone(ada, 'ada/archived');
   const contents: Record<string, Buffer> = {
     'one ü.bin': one,
     'two.sh': two,

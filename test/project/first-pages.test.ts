@@ -58,9 +58,7 @@ test('the first user and organization', async (ctx) => {
 
   // Who may create repositories, as the page says.
   const bob = await app.user('bob');
-  await app.admin.gql(
-    'mutation { setMember(input: { namespace: "acme", username: "bob", role: WRITE }) { member { role } } }',
-  );
+  await app.admin.setMembers('acme', { bob: 'WRITE' });
   expect((await bob.post('/auth/v1/repository/acme', { name: 'other' })).status).toBe(403);
   expect((await bob.post('/auth/v1/repository/bob', { name: 'other' })).status).toBe(201);
 });
@@ -82,9 +80,7 @@ test('the first webhook', async (ctx) => {
 test('the example of docs/webhooks.md', async (ctx) => {
   needs(ctx, 'curl', 'openssl');
   await using app = await startApp();
-  await app.admin.gql(
-    'mutation { createOrganization(input: {name: "acme"}) { namespace { id } } }',
-  );
+  await app.organization('acme');
   const [first = ''] = await blocksOf('webhooks.md', 'sh');
   expect(await paste(app, first)).toContain('"namespaces":["acme"]');
 });

@@ -1,7 +1,7 @@
 /** Branch rules, tested with stock git. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { matchesPattern, validatePattern } from '../../src/repositories/branch-patterns.ts';
-import { remote, Workspace } from '../support/git.ts';
+import { Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 
 let app: TestApp;
@@ -15,15 +15,11 @@ beforeAll(async () => {
   workspace = await Workspace.open();
   ada = await app.user('ada');
   bob = await app.user('bob');
-  await ada.gql(
-    'mutation { createRepository(input: { namespace: "ada", name: "ruled" }) { repository { id } } }',
-  );
-  await app.admin.gql(
-    'mutation { setMember(input: { namespace: "ada", username: "bob", role: WRITE }) { member { id } } }',
-  );
+  await ada.repository('ada/ruled');
+  await app.admin.setMembers('ada', { bob: 'WRITE' });
   ({ id } = (await ada.gql('{ repository(namespace: "ada", name: "ruled") { id } }')).repository);
   for (const [name, client] of Object.entries({ ada, bob }))
-    await workspace.git('.', 'clone', '-q', remote(client, 'ada/ruled'), name);
+    await workspace.clone(client, 'ada/ruled', name);
 });
 afterAll(async () => {
   await workspace[Symbol.asyncDispose]();
@@ -116,15 +112,12 @@ test('a rule rejects force pushes and deletions of matching branches only', asyn
 });
 
 test('a forged parent does not make a push a fast-forward, for rules and for default branch protection', async () => {
-  await ada.gql(
-    'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }',
-    { input: { namespace: 'ada', name: 'forged' } },
-  );
+  await ada.repository('ada/forged');
   const ask = async (fields: string) =>
     (await ada.gql(`{ repository(namespace: "ada", name: "forged") { ${fields} } }`)).repository;
   const { id: forged } = await ask('id');
   await ada.gql(SET, { input: { id: forged, pattern: 'ruled' } });
-  await workspace.git('.', 'clone', '-q', remote(bob, 'ada/forged'), 'forged');
+  await workspace.clone(bob, 'ada/forged');
   const tip = await workspace.commit('forged', { 'a.txt': 'a' });
   expect(await push('forged', 'HEAD:main', 'HEAD:refs/heads/ruled')).toBeNull();
   await ada.gql(

@@ -3,7 +3,7 @@ import { chmod, rename, rm, symlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { MAX_FILES, MAX_PAGE_BYTES, MAX_PATCH_BYTES } from '../../src/git/objects/diff.ts';
-import { remote, Workspace } from '../support/git.ts';
+import { Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 
 let app: TestApp;
@@ -17,11 +17,8 @@ beforeAll(async () => {
   app = await startApp();
   workspace = await Workspace.open();
   ada = await app.user('ada');
-  const create =
-    'mutation { createRepository(input: {namespace: "ada", name: "r", autoInit: false}) { repository { id } } }';
-  await ada.gql(create);
-  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/r'), 'r');
-  await workspace.git('r', 'checkout', '-q', '-b', 'main');
+  await ada.repository('ada/r', { autoInit: false });
+  await workspace.clone(ada, 'ada/r');
   await workspace.commit('r', {
     'a.txt': lines(20),
     'gone.txt': 'x\n',

@@ -123,7 +123,7 @@ test('totals survive a restart; a truncated entry is counted again', async () =>
 
 test('a short history is not counted before it is read', async () => {
   await ada.post('/auth/v1/repository/ada', { name: 'short' });
-  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/short'), 'short');
+  await workspace.clone(ada, 'ada/short');
   await workspace.commit('short', { a: '1' });
   counted.length = 0;
   await workspace.git('short', 'push', '-q', 'origin', 'HEAD:main');

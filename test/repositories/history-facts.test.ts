@@ -14,12 +14,8 @@ beforeAll(async () => {
   workspace = await Workspace.open();
   ada = await app.user('ada');
   for (const name of ['code', 'empty', 'dated'])
-    await ada.gql(
-      'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }',
-      { input: { namespace: 'ada', name, autoInit: false } },
-    );
-  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/code'), 'code');
-  await workspace.git('code', 'checkout', '-q', '-b', 'main');
+    await ada.repository(`ada/${name}`, { autoInit: false });
+  await workspace.clone(ada, 'ada/code');
   await workspace.commit('code', { 'a.txt': '1\n', 'src/:(odd) ä.txt': '1\n' }, 'first');
   await workspace.git('code', 'tag', 'v1');
   await workspace.git('code', 'checkout', '-q', '-b', 'side');
@@ -67,10 +63,7 @@ test('branches have their distance to the default branch, as git counts it; tags
 });
 
 test('branches are compared with the default branch, whatever its name', async () => {
-  await ada.gql(
-    'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }',
-    { input: { namespace: 'ada', name: 'other', autoInit: false, defaultBranch: 'trunk' } },
-  );
+  await ada.repository('ada/other', { autoInit: false, defaultBranch: 'trunk' });
   const branches = ['main:trunk', 'v1:refs/heads/main'];
   await workspace.git('code', 'push', '-q', remote(ada, 'ada/other'), ...branches);
   expect((await ask('branches { nodes { name behindBy } }', 'other')).branches.nodes).toEqual([
@@ -115,8 +108,7 @@ test('lastCommit of a path is the commit that git reports', async () => {
 test('commits of the last year are counted per week, older commits are not', async () => {
   const now = Date.now();
   const dates = [760, 22, 21, 0].map((days) => new Date(now - days * DAY_MS));
-  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/dated'), 'dated');
-  await workspace.git('dated', 'checkout', '-q', '-b', 'main');
+  await workspace.clone(ada, 'ada/dated');
   const script = '!f() { GIT_COMMITTER_DATE="$1" git commit -q --allow-empty -m dated; }; f';
   for (const date of dates)
     await workspace.git('dated', '-c', `alias.at=${script}`, 'at', date.toISOString());

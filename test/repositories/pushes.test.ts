@@ -55,7 +55,7 @@ async function read(id: string) {
 /** Creates a repository and a clone with one pushed commit. */
 async function createWithClone(name: string): Promise<string> {
   const id = await create(name);
-  await workspace.git('.', 'clone', '-q', remote(ada, `ada/${name}`), name);
+  await workspace.clone(ada, `ada/${name}`);
   await workspace.commit(name, { 'a.txt': name });
   await workspace.git(name, 'push', '-q', 'origin', 'HEAD');
   return id;
@@ -309,7 +309,7 @@ async function leaveRoom(namespace: string, bytes: number): Promise<void> {
 test('concurrent pushes share the storage quota, and reservations of a killed server expire', async () => {
   const fay = await app.user('fay', 'free');
   const { body } = await fay.post('/auth/v1/repository/fay', { name: 'full' });
-  await workspace.git('.', 'clone', '-q', remote(fay, 'fay/full'), 'full');
+  await workspace.clone(fay, 'fay/full');
   const branches = Array.from({ length: 4 }, (_, i) => `b${i}`);
   for (const branch of branches) {
     await workspace.git('full', 'checkout', '-q', '-b', branch, 'origin/main');
@@ -351,7 +351,7 @@ test('concurrent pushes share the storage quota, and reservations of a killed se
 test('a pack above the remaining quota is rejected with plan, quota and usage', async () => {
   const gil = await app.user('gil', 'free');
   const { body } = await gil.post('/auth/v1/repository/gil', { name: 'small' });
-  await workspace.git('.', 'clone', '-q', remote(gil, 'gil/small'), 'small');
+  await workspace.clone(gil, 'gil/small');
   await workspace.commit('small', { 'a.bin': randomBytes(2 * 2 ** 20) });
   await leaveRoom('gil', 2 ** 20);
   const { code, stderr } = await workspace.try('small', 'push', 'origin', 'HEAD');

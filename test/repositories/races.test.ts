@@ -10,9 +10,7 @@ beforeAll(async () => {
   app = await startApp();
   ada = await app.user('ada');
   await app.user('bob');
-  await app.admin.gql(
-    'mutation { setMember(input: {namespace: "bob", username: "ada", role: ADMIN}) { member { role } } }',
-  );
+  await app.admin.setMembers('bob', { ada: 'ADMIN' });
 });
 afterAll(() => app[Symbol.asyncDispose]());
 

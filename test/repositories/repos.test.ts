@@ -9,7 +9,7 @@ import { can, SCOPES, type Viewer } from '../../src/identity/permissions.ts';
 import { checkOutLocally } from '../../src/repositories/checkouts.ts';
 import { resolveBranch } from '../../src/repositories/repositories.ts';
 import { visibleTo } from '../../src/repositories/visibility.ts';
-import { remote, Workspace } from '../support/git.ts';
+import { Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 
 let app: TestApp;
@@ -182,9 +182,7 @@ test('rename, visibility and transfer keep the id; a transfer requires admin in 
   expect(await code(ada, 'transferRepository', { newNamespace: 'none' })).toBe('NOT_FOUND');
   const [at] = (await run(ada, 'transferRepository', { newNamespace: 'ada' })).errors ?? [];
   expect([at?.extensions.code, at?.extensions.field]).toEqual(['INVALID_REQUEST', 'newNamespace']);
-  await app.admin.gql(
-    `mutation { setMember(input: {namespace: "bob", username: "ada", role: ADMIN}) { member { role } } }`,
-  );
+  await app.admin.setMembers('bob', { ada: 'ADMIN' });
   expect(await code(ada, 'transferRepository', { newNamespace: 'bob' })).toBe('ALREADY_EXISTS');
   await run(ada, 'renameRepository', { name: 'moved' });
   const moved = await run(ada, 'transferRepository', { newNamespace: 'Bob' });
@@ -255,7 +253,7 @@ const UPDATE = `mutation ($input: UpdateRepositoryInput!) {
 
 test('clones check out the new default branch after a change', async () => {
   const { id } = await create(ada, 'turned');
-  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/turned'), 'turned');
+  await workspace.clone(ada, 'ada/turned');
   await workspace.git('turned', 'checkout', '-q', '-b', 'trunk');
   await workspace.commit('turned', { 'main.go': 'package main\n' });
   await workspace.git('turned', 'push', '-q', 'origin', 'trunk');
@@ -269,7 +267,7 @@ test('clones check out the new default branch after a change', async () => {
 
   const { body } = await ada.get(`/auth/v1/repository/ada/${id}`);
   expect(body).toMatchObject({ default_branch: 'trunk', language: 'Go' });
-  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/turned'), 'turned-again');
+  await workspace.clone(ada, 'ada/turned', 'turned-again');
   expect(await workspace.git('turned-again', 'branch', '--show-current')).toBe('trunk');
   const url = `${app.base}/ada/turned.git`;
   const onAuth = () => ({ username: 'x', password: ada.token });
@@ -361,7 +359,7 @@ function matchesCondition(where: object, row: Record<string, string>): boolean {
 
 test('trees, files, commits and downloads show the pushed contents', async () => {
   await create(ada, 'contents');
-  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/contents'), 'contents');
+  await workspace.clone(ada, 'ada/contents');
   const big = 'long line of text\n'.repeat(70_000);
   await workspace.commit('contents', {
     'z.txt': 'héllo\n',
@@ -476,7 +474,7 @@ test('trees, files, commits and downloads show the pushed contents', async () =>
 
 test('a download link serves ranges without credentials, and never as an HTML page', async () => {
   await create(ada, 'download');
-  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/download'), 'download');
+  await workspace.clone(ada, 'ada/download');
   await workspace.commit('download', { 'ä page.html': Buffer.from('\0<script>alert(1)</script>') });
   await workspace.git('download', 'push', '-q', 'origin', 'HEAD');
   const { repository } = await ada.gql(

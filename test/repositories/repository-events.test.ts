@@ -1,7 +1,7 @@
 /** Subscriptions to repository events, also of several namespaces. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { eventually } from '../support/eventually.ts';
-import { remote, Workspace } from '../support/git.ts';
+import { Workspace } from '../support/git.ts';
 import { type Client, disablePolling, startApp, type TestApp } from '../support/harness.ts';
 import { parseEvents } from '../support/sse.ts';
 import { submit } from '../support/submit.ts';
@@ -18,12 +18,7 @@ beforeAll(async () => {
   ada = await app.user('ada');
   bob = await app.user('bob');
   for (const name of ['acme', 'beta']) {
-    await app.admin.gql(
-      `mutation ($name: String!) {
-        createOrganization(input: {name: $name}) { namespace { id } }
-        setMember(input: {namespace: $name, username: "ada", role: ADMIN}) { member { id } } }`,
-      { name },
-    );
+    await app.organization(name, { ada: 'ADMIN' });
     await create(name, 'code');
   }
 });
@@ -81,7 +76,7 @@ test('a push event arrives immediately and names the pusher and the changed refs
   const events = follow(ada, `repositoryEvents(namespace: "ada", name: "PUSHED") { ${FIELDS} }`);
   const first = events.next();
   await eventually(() => expect(app.app.services.bus.waiters).toBeGreaterThan(before));
-  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/pushed'), 'pushed');
+  await workspace.clone(ada, 'ada/pushed');
   const old = await workspace.git('pushed', 'rev-parse', 'HEAD');
   const sha = await workspace.commit('pushed', { a: 'a' });
   await workspace.git('pushed', 'push', '-q', 'origin', 'HEAD:main', 'HEAD:refs/heads/new');
@@ -216,9 +211,7 @@ test('anyone can follow a public repository until it becomes private', async () 
 });
 
 test('a removed member gets an error and no further events', async () => {
-  await app.admin.gql(
-    'mutation { setMember(input: {namespace: "acme", username: "bob", role: READ}) { member { id } } }',
-  );
+  await app.admin.setMembers('acme', { bob: 'READ' });
   const events = follow(
     bob,
     'repositoryEvents(namespaces: ["bob", "acme"], after: 0) { fullName }',

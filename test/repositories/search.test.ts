@@ -4,7 +4,7 @@ import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, onTestFinished, test, vi } from 'vitest';
 import { eventually } from '../support/eventually.ts';
-import { remote, Workspace } from '../support/git.ts';
+import { Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { listProcessesNaming } from '../support/processes.ts';
 
@@ -18,13 +18,8 @@ beforeAll(async () => {
   app = await startApp();
   workspace = await Workspace.open();
   ada = await app.user('ada');
-  for (const name of ['code', 'empty'])
-    await ada.gql(
-      'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }',
-      { input: { namespace: 'ada', name, autoInit: false } },
-    );
-  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/code'), 'code');
-  await workspace.git('code', 'checkout', '-q', '-b', 'main');
+  for (const name of ['code', 'empty']) await ada.repository(`ada/${name}`, { autoInit: false });
+  await workspace.clone(ada, 'ada/code');
   const commit = async (message: string, files: Record<string, string | Buffer>) =>
     shas.set(message, await workspace.commit('code', files, message));
   await commit('first', {

@@ -3,7 +3,7 @@ import { randomBytes } from 'node:crypto';
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
-import { remote, Workspace } from '../support/git.ts';
+import { Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 
 let app: TestApp;
@@ -26,7 +26,7 @@ beforeEach(async () => {
   clone = `scanned${count++}`;
   ({ id } = (await ada.post('/auth/v1/repository/ada', { name: clone })).body);
   await scan(true);
-  await workspace.git('.', 'clone', '-q', remote(ada, `ada/${clone}`), clone);
+  await workspace.clone(ada, `ada/${clone}`);
 });
 
 const scan = (secretScanning: boolean) =>

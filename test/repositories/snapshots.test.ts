@@ -27,7 +27,7 @@ afterAll(async () => {
 /** Creates a repository, a clone with one pushed commit, and a commit that is not pushed. @returns the latter */
 async function createWithChange(name: string): Promise<{ id: string; change: string }> {
   const { body } = await ada.post(REPOSITORIES, { name });
-  await workspace.git('.', 'clone', '-q', remote(ada, `ada/${name}`), name);
+  await workspace.clone(ada, `ada/${name}`);
   await workspace.commit(name, { 'a.txt': name });
   await workspace.git(name, 'push', '-q', 'origin', 'HEAD');
   await workspace.commit(name, { 'b.txt': 'not pushed' });
@@ -186,10 +186,7 @@ test('a lock also refuses a snapshot, and a branch whose commits a snapshot had'
   const url = remote(ada, 'ada/locked');
   // Pushed before the lock: the branch is refused all the same, although its commits are known.
   await workspace.git('locked', 'push', '-q', url, `HEAD:${refOf(idOf('a'))}`);
-  await app.admin.gql(
-    'mutation ($input: SetMemberInput!) { setMember(input: $input) { member { role } } }',
-    { input: { namespace: 'ada', username: 'bob', role: 'WRITE' } },
-  );
+  await app.admin.setMembers('ada', { bob: 'WRITE' });
   const locked = await bob.post('/ada/locked.git/info/lfs/locks', { path: 'b.txt' });
   expect(locked.status).toBe(201);
   for (const ref of ['refs/heads/main', refOf(idOf('b'))]) {

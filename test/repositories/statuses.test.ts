@@ -1,8 +1,9 @@
 /** Commit statuses, which external systems report, and badges. */
 import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
 import { drawBadge } from '../../src/repositories/badge.ts';
-import { remote, Workspace } from '../support/git.ts';
+import { Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
+import { expectRefusal } from '../support/refusal.ts';
 
 let app: TestApp;
 let ada: Client;
@@ -82,9 +83,7 @@ test('a status is created, read, and replaced by the next report of its context'
     targetUrl: 'https://ci.example.com/1',
   });
   expect(first.createdAt).toBe(first.updatedAt);
-  await app.admin.gql(
-    'mutation { setMember(input: { namespace: "ada", username: "bob", role: WRITE }) { member { id } } }',
-  );
+  await app.admin.setMembers('ada', { bob: 'WRITE' });
   const second = await set({ name: 'PLAIN', sha, context: 'jenkins/test' }, bob);
   expect(second).toMatchObject({
     state: 'SUCCESS',
@@ -123,7 +122,7 @@ test.each([
 test('invalid input is refused with the name of the field', async () => {
   const { id, sha } = await create('strict');
   await using workspace = await Workspace.open();
-  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/strict'), 'clone');
+  await workspace.clone(ada, 'ada/strict', 'clone');
   await workspace.git('clone', 'tag', '-a', '-m', 'tag', 'v1');
   await workspace.git('clone', 'push', '-q', 'origin', 'v1');
   const tag = await workspace.git('clone', 'rev-parse', 'v1');
@@ -196,14 +195,7 @@ test('concurrent reports of one context leave one status', async () => {
 });
 
 describe('permissions', () => {
-  const token = async (scopes: string[], more: object = {}) => {
-    const { createAccessToken } = await ada.gql(
-      'mutation ($input: CreateAccessTokenInput!) { createAccessToken(input: $input) { token } }',
-      { input: { name: crypto.randomUUID(), scopes, ...more } },
-    );
-    return app.client(`Bearer ${createAccessToken.token}`);
-  };
-
+  const token = (scopes: string[], more: object = {}) => ada.withToken({ scopes, ...more });
   test('setting needs the right to push, reading the right to read', async () => {
     const { id, sha } = await create('guarded');
     const open = await create('open', { visibility: 'PUBLIC' });
@@ -230,17 +222,14 @@ describe('permissions', () => {
     );
 
     expect((await read('open', open.sha, app.anonymous)).state).toBe('SUCCESS');
-    const { errors } = await eve.graphql(READ, { name: 'guarded', sha });
-    expect(errors?.[0]?.extensions.code).toBe('NOT_FOUND');
+    await expectRefusal(eve.graphql(READ, { name: 'guarded', sha }), 'NOT_FOUND');
   });
 });
 
 test('statuses stay with a repository that is renamed and transferred, and go with it', async () => {
   const { id, sha } = await create('moving');
   await set({ id, sha });
-  await app.admin.gql(
-    'mutation { createOrganization(input: { name: "lab" }) { namespace { id } } }',
-  );
+  await app.organization('lab');
   const change = (mutation: string, input: object, fields = 'repository { id }') =>
     app.admin.gql(
       `mutation ($input: ${mutation[0]?.toUpperCase()}${mutation.slice(1)}Input!) { ${mutation}(input: $input) { ${fields} } }`,

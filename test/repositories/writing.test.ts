@@ -2,7 +2,7 @@
 import { mkdir, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { remote, Workspace } from '../support/git.ts';
+import { Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 
 let app: TestApp;
@@ -14,12 +14,8 @@ beforeAll(async () => {
   app = await startApp();
   workspace = await Workspace.open();
   ada = await app.user('ada');
-  for (const name of ['made', 'empty'])
-    await ada.gql(
-      'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }',
-      { input: { namespace: 'ada', name, autoInit: name === 'made' } },
-    );
-  ({ id } = (await ada.gql('{ repository(namespace: "ada", name: "made") { id } }')).repository);
+  id = await ada.repository('ada/made', { autoInit: true });
+  await ada.repository('ada/empty', { autoInit: false });
 });
 afterAll(async () => {
   await workspace[Symbol.asyncDispose]();
@@ -111,7 +107,7 @@ test('a tag with a message is annotated and names its tagger', async () => {
   );
 
   // The tag as stock git reads it; and tags made by stock git, signed and long.
-  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/made'), 'tagged');
+  await workspace.clone(ada, 'ada/made', 'tagged');
   expect(await workspace.git('tagged', 'cat-file', '-t', 'release/1')).toBe('tag');
   expect(await workspace.git('tagged', 'tag', '-l', '--format=%(contents)', 'release/1')).toBe(
     input.message,
@@ -253,7 +249,7 @@ test('a try that another server has not recorded yet makes no second commit', as
 });
 
 test('a commit adds, changes and deletes files and keeps file modes', async () => {
-  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/made'), 'made');
+  await workspace.clone(ada, 'ada/made');
   await workspace.commit('made', {
     'run.sh': '#!/bin/sh\n',
     'old/x.txt': 'x\n',
@@ -305,7 +301,7 @@ test('createCommit creates the first commit of an empty repository', async () =>
     .id;
   const first = await made({ id: empty, changes: [{ path: 'README.md', content: '# Empty\n' }] });
   expect(first.parents).toEqual([]);
-  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/empty'), 'empty');
+  await workspace.clone(ada, 'ada/empty');
   expect(await workspace.git('empty', 'rev-parse', 'main')).toBe(first.sha);
 });
 

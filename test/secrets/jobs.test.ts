@@ -4,8 +4,9 @@ import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import { demandValues, readValues } from '../../src/repositories/secrets/secrets.ts';
 import { eventually } from '../support/eventually.ts';
 import { type FakeRunner, fakeRunner } from '../support/fake-runner.ts';
-import { remote, Workspace } from '../support/git.ts';
+import { Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
+import { expectRefusal } from '../support/refusal.ts';
 import { job, lines, submit, submitRaw, until, variables } from '../support/submit.ts';
 
 let app: TestApp;
@@ -24,17 +25,13 @@ beforeAll(async () => {
   workspace = await Workspace.open();
   ada = await app.user('ada');
   wendy = await app.user('wendy');
-  await setMember('ada', 'wendy', 'WRITE');
+  await app.admin.setMembers('ada', { wendy: 'WRITE' });
 });
 afterAll(async () => {
   await workspace[Symbol.asyncDispose]();
   await app[Symbol.asyncDispose]();
 });
 
-const setMember = (namespace: string, username: string, role: string) =>
-  app.admin.gql('mutation ($i: SetMemberInput!) { setMember(input: $i) { member { role } } }', {
-    i: { namespace, username, role },
-  });
 const setSecret = (input: object, who = app.admin) =>
   who.gql('mutation ($i: SetSecretInput!) { setSecret(input: $i) { secret { name } } }', {
     i: { namespace: 'ada', ...input },
@@ -68,11 +65,7 @@ type Repository = { id: string; name: string; full: string };
 /** A repository with a protected `main`, `release/1` for admins alone, and `feature`, which is not protected. */
 async function createRepository(namespace = 'ada', client = ada): Promise<Repository> {
   const name = unique('repo');
-  const { createRepository: made } = await client.gql(
-    'mutation ($i: CreateRepositoryInput!) { createRepository(input: $i) { repository { id } } }',
-    { i: { namespace, name } },
-  );
-  const { id } = made.repository;
+  const id = await client.repository(`${namespace}/${name}`);
   for (const branch of ['release/1', 'feature', 'tags/v1'])
     await client.gql(
       'mutation ($i: CreateBranchInput!) { createBranch(input: $i) { repository { id } } }',
@@ -188,14 +181,12 @@ describe('at creation', () => {
   });
 
   test('a credential that may not push gets no secret of a branch', async () => {
-    const token = async (scopes: string[]) =>
-      app.client(
-        `Bearer ${(await ada.gql('mutation ($i: CreateAccessTokenInput!) { createAccessToken(input: $i) { token } }', { i: { name: unique('token'), scopes } })).createAccessToken.token}`,
-      );
     const on = { repo, branch: 'main', secretNames: ['PROTECTED'] };
-    const jobsOnly = await token(['JOB_WRITE', 'REPO_READ']);
+    const jobsOnly = await ada.withToken({ scopes: ['JOB_WRITE', 'REPO_READ'] });
     expect(await refusal(jobsOnly, on)).toEqual(denied(/only for those who may push/));
-    expect(await run(await token(['JOB_WRITE', 'REPO_WRITE']), on)).toHaveProperty('PROTECTED');
+    expect(
+      await run(await ada.withToken({ scopes: ['JOB_WRITE', 'REPO_WRITE'] }), on),
+    ).toHaveProperty('PROTECTED');
   });
 
   test('the token of a job creates no jobs with secrets, whatever it may do', async () => {
@@ -222,13 +213,13 @@ describe('at creation', () => {
         denied(/a job cannot create jobs with secrets/),
       );
     const change = 'mutation { deleteSecret(input: {namespace: "ada", name: "SHARED"}) { id } }';
-    expect((await token.graphql(change)).errors?.[0]?.extensions.code).toBe('PERMISSION_DENIED');
+    await expectRefusal(token.graphql(change), 'PERMISSION_DENIED');
     runner.release();
   });
 
   test('a snapshot has no branch', async () => {
     await using at = await Workspace.open();
-    await at.git('.', 'clone', '-q', remote(wendy, repo), 'w');
+    await at.clone(wendy, repo, 'w');
     await at.commit('w', { 'evil.sh': 'env | curl …' });
     const snapshot = randomBytes(16).toString('hex');
     await at.git('w', 'push', '-q', 'origin', `HEAD:refs/loam/snapshots/${snapshot}`);
@@ -275,7 +266,7 @@ describe('at creation', () => {
     const eve = await app.user(unique('eve'));
     const [namespace = ''] = (await eve.gql('{ viewer { username } }')).viewer.username.split(' ');
     const own = await createRepository(namespace, eve);
-    await setMember('ada', namespace, 'WRITE');
+    await app.admin.setMembers('ada', { [namespace]: 'WRITE' });
     // A job of her namespace, whose log others could see there, on the protected branch of ada's repository.
     for (const name of ['PROTECTED', 'ANY', 'SHARED', 'EVERYWHERE'])
       expect(await refusal(eve, { namespace, repo, branch: 'main', secretNames: [name] })).toEqual(
@@ -287,7 +278,7 @@ describe('at creation', () => {
       denied(/SHARED is only for jobs of certain branches or tags of a repository/),
     );
     expect(await refusal(eve, { ...foreign, secretNames: ['PROTECTED'] })).toEqual(missing());
-    await setMember('ada', namespace, 'READ');
+    await app.admin.setMembers('ada', { [namespace]: 'READ' });
     expect((await refusal(eve, { repo, branch: 'main', secretNames: ['PROTECTED'] }))[0]).toBe(
       'PERMISSION_DENIED',
     );
@@ -503,10 +494,7 @@ describe('between creation and the start of an attempt', () => {
 
   const transfer = async () => {
     const organization = unique('acme');
-    await app.admin.gql(
-      'mutation ($i: CreateOrganizationInput!) { createOrganization(input: $i) { namespace { id } } }',
-      { i: { name: organization } },
-    );
+    await app.organization(organization);
     await app.admin.gql(
       'mutation ($i: TransferRepositoryInput!) { transferRepository(input: $i) { repository { id } } }',
       { i: { id: repository.id, newNamespace: organization } },
@@ -567,7 +555,7 @@ describe('between creation and the start of an attempt', () => {
     [
       'has lost the role',
       /^The secret TOKEN is not for this job: its creator may not create jobs/,
-      (username) => setMember('ada', username, 'READ'),
+      (username) => app.admin.setMembers('ada', { [username]: 'READ' }),
     ],
     [
       'was removed',
@@ -599,7 +587,7 @@ describe('between creation and the start of an attempt', () => {
   ])('an attempt gets no secret if the creator of its job %s', async (_what, reason, change) => {
     const username = unique('member');
     const member = await app.user(username);
-    await setMember('ada', username, 'WRITE');
+    await app.admin.setMembers('ada', { [username]: 'WRITE' });
     await setRule(repository.id, 'release/*', { pushRole: 'ADMIN', pushers: [username] });
     const { name, attempts } = await changeBetweenAttempts(member, () => change(username));
     expect((await until(ada, 'ada', name, 'FAILED')).exitCode).toBe(125);
@@ -630,7 +618,7 @@ describe('between creation and the start of an attempt', () => {
   test('a transferred repository keeps its secrets, for jobs of its new namespace', async () => {
     await setRule(repository.id, 'release/*');
     const namespace = await transfer();
-    await setMember(namespace, 'wendy', 'WRITE');
+    await app.admin.setMembers(namespace, { wendy: 'WRITE' });
     const repo = `${namespace}/${repository.name}`;
     const on = { repo, branch: 'release/1', secretNames: ['TOKEN'] };
     expect(await run(wendy, { ...on, namespace })).toMatchObject({ TOKEN: 'first-value' });

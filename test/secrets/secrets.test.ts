@@ -15,18 +15,8 @@ beforeAll(async () => {
   wendy = await app.user('wendy');
   rob = await app.user('rob');
   eve = await app.user('eve');
-  for (const [username, role] of [
-    ['wendy', 'WRITE'],
-    ['rob', 'READ'],
-  ])
-    await ada.gql('mutation ($i: SetMemberInput!) { setMember(input: $i) { member { role } } }', {
-      i: { namespace: 'ada', username, role },
-    });
-  for (const name of ['code', 'other'])
-    await ada.gql(
-      'mutation ($i: CreateRepositoryInput!) { createRepository(input: $i) { repository { id } } }',
-      { i: { namespace: 'ada', name } },
-    );
+  await ada.setMembers('ada', { wendy: 'WRITE', rob: 'READ' });
+  for (const name of ['code', 'other']) await ada.repository(`ada/${name}`);
 });
 afterAll(() => app[Symbol.asyncDispose]());
 
@@ -165,15 +155,11 @@ test('only admins change them, and only members who may create jobs list them', 
 test('a token needs repo:admin to manage them, and one of a repository reaches only that', async () => {
   const { id } = (await ada.gql('{ repository(namespace: "ada", name: "code") { id } }'))
     .repository;
-  const token = async (input: object) =>
-    app.client(
-      `Bearer ${(await ada.gql('mutation ($i: CreateAccessTokenInput!) { createAccessToken(input: $i) { token } }', { i: { name: crypto.randomUUID(), ...input } })).createAccessToken.token}`,
-    );
-  const jobs = await token({ scopes: ['JOB_WRITE', 'REPO_WRITE'] });
+  const jobs = await ada.withToken({ scopes: ['JOB_WRITE', 'REPO_WRITE'] });
   const input = { name: 'BY_TOKEN', value: 'x' };
   expect((await refusal(jobs, SET, { repository: 'code', ...input }))[0]).toBe('PERMISSION_DENIED');
   expect((await jobs.gql(OF_NAMESPACE)).namespace.secrets.totalCount).toBeGreaterThan(0);
-  const narrow = await token({ scopes: ['REPO_ADMIN'], repositories: [id] });
+  const narrow = await ada.withToken({ scopes: ['REPO_ADMIN'], repositories: [id] });
   expect((await set({ repository: 'code', ...input }, narrow)).name).toBe('BY_TOKEN');
   expect((await refusal(narrow, SET, input))[0]).toBe('PERMISSION_DENIED');
   expect((await refusal(narrow, SET, { repository: 'other', ...input }))[0]).toBe('NOT_FOUND');
@@ -253,17 +239,8 @@ test('setting one secret at once from many places leaves one row with one of the
 });
 
 test('secrets go with their repository, and with their organization at once', async () => {
-  const { organization } = {
-    organization: (
-      await app.admin.gql(
-        'mutation { createOrganization(input: { name: "acme" }) { namespace { id } } }',
-      )
-    ).createOrganization.namespace,
-  };
-  const { createRepository } = await app.admin.gql(
-    'mutation { createRepository(input: { namespace: "acme", name: "doomed" }) { repository { id } } }',
-  );
-  const repositoryId = createRepository.repository.id;
+  const organizationId = await app.organization('acme');
+  const repositoryId = await app.admin.repository('acme/doomed');
   for (const input of [
     { namespace: 'acme', name: 'A', value: 'x' },
     { namespace: 'acme', repository: 'doomed', name: 'B', value: 'x' },
@@ -273,7 +250,7 @@ test('secrets go with their repository, and with their organization at once', as
     (
       await app.pool.query(
         'select name from stored_values where namespace_id = $1 or repository_id = $2 order by name',
-        [organization.id, repositoryId],
+        [organizationId, repositoryId],
       )
     ).rows.map(({ name }) => name);
   expect(await left()).toEqual(['A', 'B']);

@@ -49,6 +49,12 @@ export class Workspace implements AsyncDisposable {
     return stdout.trim();
   }
 
+  /** Clones a repository, as in `ada/code`, into the folder `code` or another. An empty one is on the branch main. */
+  async clone(client: Client, repository: string, ...folder: [] | [string]): Promise<void> {
+    const url = remote(client, repository);
+    await this.git('.', '-c', 'init.defaultBranch=main', 'clone', '-q', url, ...folder);
+  }
+
   /** Writes files into a work tree and commits them. */
   async commit(folder: string, files: Record<string, string | Buffer>, message = 'change') {
     for (const [path, content] of Object.entries(files)) {

@@ -22,6 +22,10 @@ import { BUSYBOX, DOCKER } from './docker.ts';
 import { eventually } from './eventually.ts';
 import { fakeRunner } from './fake-runner.ts';
 
+type Plan = 'free' | 'team' | 'enterprise' | 'unlimited';
+/** Username → role. */
+type Roles = Record<string, 'READ' | 'WRITE' | 'ADMIN'>;
+
 /** The interface of a running Loam for test suites: one server in this process, or many behind a proxy. */
 export type Loam = {
   base: string;
@@ -30,7 +34,9 @@ export type Loam = {
   anonymous: Client;
   client(authorization: string | null): Client;
   /** A new user with a token of full rights. */
-  user(username: string, plan?: 'free' | 'team' | 'enterprise' | 'unlimited'): Promise<Client>;
+  user(username: string, plan?: Plan): Promise<Client>;
+  /** Creates an organization with these members. @returns its id */
+  organization(name: string, roles?: Roles, plan?: Plan): Promise<string>;
   /** For states that no request can create. */
   readonly pool: pg.Pool;
 };
@@ -148,11 +154,16 @@ export function clientsOf(base: string, token: string): Omit<Loam, 'pool'> {
           input: { username, email: `${username}@example.com`, plan: plan.toUpperCase() },
         },
       );
-      const { createAccessToken } = await admin.gql(
-        `mutation ($input: CreateAccessTokenInput!) { createAccessToken(input: $input) { token } }`,
-        { input: { username, name: 'test' } },
+      return admin.withToken({ username, name: 'test' });
+    },
+    async organization(name, roles = {}, plan = 'unlimited') {
+      const { createOrganization } = await admin.gql(
+        `mutation ($input: CreateOrganizationInput!) {
+          createOrganization(input: $input) { namespace { id } } }`,
+        { input: { name, plan: plan.toUpperCase() } },
       );
-      return client(`Bearer ${createAccessToken.token}`);
+      await admin.setMembers(name, roles);
+      return createOrganization.namespace.id;
     },
   };
 }
@@ -232,6 +243,35 @@ export class Client {
     if (errors)
       throw new Error(errors.map((e) => `${e.path?.join('.') ?? ''}: ${e.message}`).join('\n'));
     return data;
+  }
+
+  /** Creates a repository, named as in `ada/code`. @returns its id */
+  async repository(path: string, input: object = {}): Promise<string> {
+    const [namespace, name] = path.split('/');
+    const { createRepository } = await this.gql(
+      `mutation ($input: CreateRepositoryInput!) {
+        createRepository(input: $input) { repository { id } } }`,
+      { input: { namespace, name, ...input } },
+    );
+    return createRepository.repository.id;
+  }
+
+  /** Gives users roles in a namespace. */
+  async setMembers(namespace: string, roles: Roles): Promise<void> {
+    for (const [username, role] of Object.entries(roles))
+      await this.gql(
+        'mutation ($input: SetMemberInput!) { setMember(input: $input) { member { id } } }',
+        { input: { namespace, username, role } },
+      );
+  }
+
+  /** A client with a new access token of the same user, limited by the `scopes` and other fields of `input`. */
+  async withToken(input: object): Promise<Client> {
+    const { createAccessToken } = await this.gql(
+      'mutation ($input: CreateAccessTokenInput!) { createAccessToken(input: $input) { token } }',
+      { input: { name: crypto.randomUUID(), ...input } },
+    );
+    return new Client(this.base, `Bearer ${createAccessToken.token}`);
   }
 }
 

@@ -24,22 +24,10 @@ beforeAll(async () => {
   const webhooks = { allow: ['127.0.0.1'] };
   app = await startApp({ config: { webhooks, rateLimits: { ...PLAN_LIMITS, free } } });
   [ada, bob] = [await app.user('ada'), await app.user('bob')];
-  for (const name of ['left', 'right'])
-    await app.admin.gql(
-      `mutation { createOrganization(input: { name: "${name}", plan: UNLIMITED }) { namespace { id } } }`,
-    );
-  await setRole('left', 'ada', 'ADMIN');
-  await setRole('right', 'ada', 'ADMIN');
-  await setRole('left', 'bob', 'ADMIN');
+  await app.organization('left', { ada: 'ADMIN', bob: 'ADMIN' });
+  await app.organization('right', { ada: 'ADMIN' });
 });
 afterAll(() => app[Symbol.asyncDispose]());
-
-async function setRole(namespace: string, username: string, role: string): Promise<void> {
-  await app.admin.gql(
-    `mutation ($input: SetMemberInput!) { setMember(input: $input) { member { role } } }`,
-    { input: { namespace, username, role } },
-  );
-}
 
 const input = (more: object = {}) => ({
   name: `hook-${++count}`,
@@ -594,13 +582,13 @@ describe('deliveries', () => {
 
   test('are no longer followed after the permission is lost', async () => {
     const eve = await app.user('eve');
-    await setRole('left', 'eve', 'ADMIN');
+    await app.admin.setMembers('left', { eve: 'ADMIN' });
     const id = await create({ namespaces: ['left'] });
     const streams = app.app.services.rechecks.streams;
     const query = `subscription { webhookDeliveries(id: "${id}") { id } }`;
     const ended = take(viaYoga(eve, query), 'webhookDeliveries').catch(({ code }) => code);
     await eventually(() => expect(app.app.services.rechecks.streams).toBe(streams + 1));
-    await setRole('left', 'eve', 'WRITE');
+    await app.admin.setMembers('left', { eve: 'WRITE' });
     expect(await ended).toBe('PERMISSION_DENIED');
     expect((await bob.graphql(query.replace(id, newId('wh')))).errors).toMatchObject([
       { extensions: { code: 'NOT_FOUND' } },
@@ -610,7 +598,7 @@ describe('deliveries', () => {
 
 test('the quota applies to each namespace, and is counted under a lock', async () => {
   const carl = await app.user('carl', 'free');
-  await setRole('left', 'carl', 'ADMIN');
+  await app.admin.setMembers('left', { carl: 'ADMIN' });
   const json = (namespaces: string[]) => input({ namespaces });
   const made = await Promise.all(
     Array.from({ length: 5 }, () => carl.post(PATH, json(['left', 'carl']))),

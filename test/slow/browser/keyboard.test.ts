@@ -264,12 +264,7 @@ test('a comparison keeps the focus, and a search announces its results', async (
 });
 
 test('arrow keys choose a role, and a button saves it', async () => {
-  await app.admin.gql(
-    'mutation { createOrganization(input: { name: "keys", plan: FREE }) { namespace { id } } }',
-  );
-  await app.admin.gql(
-    'mutation { setMember(input: { namespace: "keys", username: "ada", role: READ }) { member { id } } }',
-  );
+  await app.organization('keys', { ada: 'READ' }, 'free');
   await using visitor = await visit(browser, app, { as: app.admin });
   const { page } = visitor;
   let saved = 0;

@@ -20,9 +20,7 @@ beforeAll(async () => {
   ada = await app.user('ada');
   wendy = await app.user('wendy');
   await ada.post('/auth/v1/repository/ada', { name: 'code' });
-  await ada.gql(
-    `mutation { setMember(input: { namespace: "ada", username: "wendy", role: WRITE }) { member { role } } }`,
-  );
+  await ada.setMembers('ada', { wendy: 'WRITE' });
 });
 afterAll(async () => {
   await browser?.close();

@@ -3,7 +3,7 @@ import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { CLIENTS, type Credentials, type Remote } from '../../support/clients/clients.ts';
-import { type GitResult, remote, Workspace } from '../../support/git.ts';
+import { type GitResult, Workspace } from '../../support/git.ts';
 import { type Client, startApp, type TestApp } from '../../support/harness.ts';
 import { has, needs } from '../../support/needs.ts';
 import { makeKey, SshUser, sshUser } from '../../support/ssh-client.ts';
@@ -64,7 +64,7 @@ async function repository() {
   await ada.gql(
     `mutation { updateRepository(input: {namespace: "ada", id: "${body.id}", branchProtection: true}) { repository { id } } }`,
   );
-  await workspace.git('.', 'clone', '-q', remote(ada, `ada/${name}`), name);
+  await workspace.clone(ada, `ada/${name}`);
   await workspace.commit(name, { 'a/b.txt': 'b\n'.repeat(10_000), 'c.txt': 'c\n' });
   await workspace.git(name, 'push', '-q', 'origin', 'main');
   return { name, id: body.id };

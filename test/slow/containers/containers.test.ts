@@ -7,7 +7,7 @@ import { extract } from 'tar-stream';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { BUSYBOX, DOCKER, docker } from '../../support/docker.ts';
 import { eventually } from '../../support/eventually.ts';
-import { remote, Workspace } from '../../support/git.ts';
+import { Workspace } from '../../support/git.ts';
 import { type Client, startApp, type TestApp } from '../../support/harness.ts';
 import { has, needs } from '../../support/needs.ts';
 import { followStream } from '../../support/sse.ts';
@@ -33,7 +33,7 @@ beforeAll(async () => {
   ada = await app.user('ada');
   await ada.post('/auth/v1/repository/ada', { name: 'code' });
   await using workspace = await Workspace.open();
-  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/code'), 'code');
+  await workspace.clone(ada, 'ada/code');
   head = await workspace.commit('code', { 'src/main.txt': 'hello\n' });
   await workspace.git('code', 'push', '-q', 'origin', 'HEAD');
 });

@@ -131,7 +131,7 @@ test('with a read-only file system, the server runs sandboxed jobs and stops cle
   expect((await admin.get('/docs/jobs')).text).toContain('<h2 id="inputs">');
   await using workspace = await Workspace.open();
   expect((await admin.post('/auth/v1/repository/admin', { name: 'tour' })).status).toBe(201);
-  await workspace.git('.', 'clone', '-q', remote(admin, 'admin/tour'), 'tour');
+  await workspace.clone(admin, 'admin/tour');
   const pushed = await workspace.commit('tour', { 'weights.bin': Buffer.alloc(MIB, 'w') });
   await workspace.git('tour', 'push', '-q', 'origin', 'HEAD');
 

@@ -13,7 +13,7 @@ import { connect } from '../../../src/runners/docker/engine.ts';
 import { BUSYBOX, DOCKER, dockerRunner } from '../../support/docker.ts';
 import { engineProxy } from '../../support/engine-proxy.ts';
 import { eventually } from '../../support/eventually.ts';
-import { remote, Workspace } from '../../support/git.ts';
+import { Workspace } from '../../support/git.ts';
 import { type Client, startApp } from '../../support/harness.ts';
 import { has, needs } from '../../support/needs.ts';
 import { type OwnEngine, startOwnEngine } from '../../support/own-engine.ts';
@@ -124,7 +124,7 @@ test('a checkout contains LFS files in place of their pointers', async () => {
   const object = { oid: hash('sha256', bytes), size: bytes.length };
   const { signal } = new AbortController();
   await app.app.services.largeFiles.put(body.id, object, Readable.from([bytes]), signal);
-  await workspace.git('.', 'clone', '-q', remote(admin, 'admin/large'), 'large');
+  await workspace.clone(admin, 'admin/large');
   const pointer = `version https://git-lfs.github.com/spec/v1\noid sha256:${object.oid}\nsize ${object.size}\n`;
   await workspace.commit('large', { 'a/data.bin': pointer, 'small.txt': 'small' });
   await workspace.git('large', 'push', '-q', 'origin', 'HEAD');

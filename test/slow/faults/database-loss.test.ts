@@ -19,7 +19,7 @@ import { openSession } from '../../../src/platform/database/session.ts';
 import { openProcessRunner } from '../../../src/runners/process/runner.ts';
 import { listDescendants } from '../../../src/runners/supervisor/proc.ts';
 import { eventually } from '../../support/eventually.ts';
-import { remote, Workspace } from '../../support/git.ts';
+import { Workspace } from '../../support/git.ts';
 import { Client, cloneDatabase } from '../../support/harness.ts';
 import { needs } from '../../support/needs.ts';
 import { type ServerProcess, startServer } from '../../support/process.ts';
@@ -170,7 +170,7 @@ test('PostgreSQL killed, stopped, crashed and suspended: the server recovers by 
   await using workspace = await Workspace.open();
   const { client, server } = place;
   await client.post('/auth/v1/repository/admin', { name: 'code' });
-  await workspace.git('.', 'clone', '-q', remote(client, 'admin/code'), 'code');
+  await workspace.clone(client, 'admin/code');
   await submit(client, {
     namespace: 'admin',
     name: 'count',
@@ -272,7 +272,7 @@ test('a disk that fills up: writes are refused, then PostgreSQL dies, and the se
   const { client, server } = place;
   await client.post('/auth/v1/repository/admin', { name: 'code' });
   await client.post('/auth/v1/repository/admin', { name: 'unloved' });
-  await workspace.git('.', 'clone', '-q', remote(client, 'admin/code'), 'code');
+  await workspace.clone(client, 'admin/code');
   const run = { namespace: 'admin', repo: 'admin/code' };
   await submit(client, { ...run, name: 'count', command: COUNT, outputPath: 'out' });
   await until(client, 'admin', 'count', 'RUNNING');
@@ -297,7 +297,7 @@ test('a disk that fills up: writes are refused, then PostgreSQL dies, and the se
   // Reads still work, and so do requests that free space.
   expect(await repositories(client)).toEqual(new Set(['code', 'unloved']));
   expect((await client.get('/readyz')).status).toBe(200);
-  await workspace.git('.', 'clone', '-q', remote(client, 'admin/code'), 'read');
+  await workspace.clone(client, 'admin/code', 'read');
   const { body } = await client.get('/auth/v1/repository/admin');
   const unloved = body.data.find(({ name }: { name: string }) => name === 'unloved');
   expect((await client.delete(`/auth/v1/repository/admin/${unloved.id}`)).status).toBe(204);

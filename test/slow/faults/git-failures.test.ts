@@ -10,7 +10,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { startGit } from '../../../src/git/processes/run.ts';
 import { eventually } from '../../support/eventually.ts';
-import { remote, Workspace } from '../../support/git.ts';
+import { Workspace } from '../../support/git.ts';
 import { Client, cloneDatabase } from '../../support/harness.ts';
 import { type ServerProcess, startServer } from '../../support/process.ts';
 
@@ -54,7 +54,7 @@ afterAll(() => cleanup.disposeAsync());
 /** A public repository with one text file and one large file, and a clone of it in the workspace. */
 async function seeded(name: string): Promise<{ id: string; dir: string; blob: string }> {
   const { id } = (await admin.post(REPOSITORIES, { name, visibility: 'public' })).body;
-  await workspace.git('.', 'clone', '-q', remote(admin, `admin/${name}`), name);
+  await workspace.clone(admin, `admin/${name}`);
   await workspace.commit(name, { 'a.txt': 'a\n', 'big.txt': 'line\n'.repeat(300_000) });
   await workspace.git(name, 'push', '-q', 'origin', 'HEAD');
   await workspace.commit(name, { 'b.txt': 'b\n' });

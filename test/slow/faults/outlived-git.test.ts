@@ -8,7 +8,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { recoverRepositories } from '../../../src/repositories/recovery.ts';
 import { eventually } from '../../support/eventually.ts';
-import { remote, Workspace } from '../../support/git.ts';
+import { Workspace } from '../../support/git.ts';
 import { type Client, startApp, type TestApp } from '../../support/harness.ts';
 import { pushNote } from '../../support/push-note.ts';
 
@@ -35,7 +35,7 @@ type World = { dir: string; id: string; before: string; shas: string[] };
 /** A repository, and commits that are in it but not on its main branch. */
 async function world(name: string): Promise<World> {
   const { body } = await ada.post('/auth/v1/repository/ada', { name });
-  await workspace.git('.', 'clone', '-q', remote(ada, `ada/${name}`), name);
+  await workspace.clone(ada, `ada/${name}`);
   const before = (await workspace.git(name, 'rev-parse', 'HEAD')).trim();
   const shas = [await workspace.commit(name, { 'a.txt': 'a' })];
   shas.push(await workspace.commit(name, { 'a.txt': 'b' }));

@@ -11,7 +11,7 @@ import { expect, test } from 'vitest';
 import { expectConsistent, expectNoGit } from '../../support/fuzz/agreement.ts';
 import { mostly, nastyString } from '../../support/fuzz/values.ts';
 import { count } from '../../support/fuzz/world.ts';
-import { remote, Workspace } from '../../support/git.ts';
+import { Workspace } from '../../support/git.ts';
 import { startApp } from '../../support/harness.ts';
 
 const NONE = '0'.repeat(40);
@@ -36,7 +36,7 @@ test('no git request gets a 5xx, and none leaves anything behind', {
   const { id } = (
     await app.admin.post('/auth/v1/repository/admin', { name: 'fuzzed', visibility: 'public' })
   ).body;
-  await workspace.git('.', 'clone', '-q', remote(app.admin, 'admin/fuzzed'), 'work');
+  await workspace.clone(app.admin, 'admin/fuzzed', 'work');
   const tip = await workspace.git('work', 'rev-parse', 'HEAD');
   const next = await workspace.commit('work', { 'a.txt': 'a\n'.repeat(1_000), 'b/c.bin': 'b' });
   const pack = execFileSync('git', ['pack-objects', '--revs', '--stdout', '-q'], {
@@ -70,7 +70,7 @@ test('no git request gets a 5xx, and none leaves anything behind', {
   for (const status of [200, 400, 401, 404]) expect(seen.get(status) ?? 0).toBeGreaterThan(0);
 
   // The stock client still works.
-  await workspace.git('.', 'clone', '-q', remote(app.admin, 'admin/fuzzed'), 'again');
+  await workspace.clone(app.admin, 'admin/fuzzed', 'again');
   await workspace.git('work', 'fetch', '-q', 'origin');
   await workspace.git('work', 'push', '-q', '-f', 'origin', 'HEAD:main');
   await expectConsistent(app, [id]);

@@ -1,7 +1,7 @@
 /** Malformed packs and concurrent pushes, against the server's own reading of small packs. */
 import { execFileSync } from 'node:child_process';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { remote, Workspace } from '../../support/git.ts';
+import { Workspace } from '../../support/git.ts';
 import { type Client, startApp, type TestApp } from '../../support/harness.ts';
 
 const NONE = '0'.repeat(40);
@@ -22,7 +22,7 @@ afterAll(async () => {
 /** A repository with two commits of a file, and a clone of it. No other repository shares its objects. */
 async function seeded(name: string): Promise<{ dir: string; id: string }> {
   const { id } = (await ada.post('/auth/v1/repository/ada', { name })).body;
-  await workspace.git('.', 'clone', '-q', remote(ada, `ada/${name}`), name);
+  await workspace.clone(ada, `ada/${name}`);
   const lines = Array.from({ length: 500 }, (_, i) => `line ${i * 7919} of ${name}\n`);
   await workspace.commit(name, { 'a.txt': lines.join('') });
   await workspace.git(name, 'push', '-q', 'origin', 'HEAD:main');

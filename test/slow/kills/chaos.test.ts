@@ -30,7 +30,7 @@ import {
 } from '../../support/chaos/victims.ts';
 import { startFarWitness } from '../../support/chaos/witness.ts';
 import { eventually } from '../../support/eventually.ts';
-import { remote, Workspace } from '../../support/git.ts';
+import { Workspace } from '../../support/git.ts';
 import { AGAIN_MS, openCaller, type Witness } from '../../support/kills/caller.ts';
 import { killAtRandom, type Victim } from '../../support/kills/killer.ts';
 import { findLeftoverFiles, findLeftoverProcesses } from '../../support/kills/leftovers.ts';
@@ -189,7 +189,7 @@ async function makeRepository({ admin }: Servers): Promise<void> {
   const { status, text } = await admin.post(`/auth/v1/repository/${owner}`, { name });
   if (status !== 201) throw new Error(`${status} ${text}`);
   await using workspace = await Workspace.open();
-  await workspace.git('.', 'clone', '-q', remote(admin, REPOSITORY), 'clone');
+  await workspace.clone(admin, REPOSITORY, 'clone');
   await workspace.commit('clone', FILE);
   await workspace.git('clone', 'push', '-q', 'origin', 'HEAD');
 }

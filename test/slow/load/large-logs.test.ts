@@ -28,10 +28,7 @@ beforeAll(async () => {
     NODE_OPTIONS: '--max-old-space-size=400',
   });
   admin = new Client(server.base, `Bearer ${TOKEN}`);
-  await admin.gql(
-    'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }',
-    { input: { namespace: 'admin', name: 'code' } },
-  );
+  await admin.repository('admin/code');
   await submit(admin, { namespace: 'admin', repo: 'admin/code', name: 'loud', command: PRINT });
   await eventually(async () => {
     const { body } = await admin.get('/admin/job/loud/logs?stream=false&tail=1');

@@ -49,10 +49,7 @@ beforeAll(async () => {
     }),
   );
   admin = new Client(server.base, `Bearer ${TOKEN}`);
-  await admin.gql(
-    'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }',
-    { input: { namespace: 'admin', name: 'code' } },
-  );
+  await admin.repository('admin/code');
 });
 afterAll(() => cleanup.disposeAsync());
 

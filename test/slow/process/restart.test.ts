@@ -53,12 +53,7 @@ test.for(['process', 'docker'] as const)(
       return new Client(server.base, `Bearer ${TOKEN}`);
     };
     let client = await start();
-    await client.gql(
-      'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }',
-      {
-        input: { namespace: 'admin', name: 'code' },
-      },
-    );
+    await client.repository('admin/code');
     await submit(client, { namespace: 'admin', name: 'count', repo: 'admin/code', command: COUNT });
     await until(client, 'admin', 'count', 'RUNNING');
 
@@ -127,9 +122,7 @@ test('a job whose server is killed while its artifacts are stored keeps its outc
     return new Client(server.base, `Bearer ${TOKEN}`);
   };
   let client = await start();
-  await client.gql(
-    'mutation { createRepository(input: { namespace: "admin", name: "code" }) { repository { id } } }',
-  );
+  await client.repository('admin/code');
   const command = `mkdir out; i=0; while [ $i -lt ${FILES} ]; do i=$((i+1)); echo $i > out/$i; done; echo printed`;
   await submit(client, {
     namespace: 'admin',

@@ -94,9 +94,7 @@ test('a role of Ceph trusts the jobs of one branch, and nothing else', async (ct
   );
   issuer.forwardTo(app.app.address);
   const ada = await app.user('ada');
-  await ada.gql(
-    'mutation { createRepository(input: { namespace: "ada", name: "model" }) { repository { id } } }',
-  );
+  await ada.repository('ada/model');
   const createBranch = async (name: string) => {
     const { repository } = await ada.gql('{ repository(namespace: "ada", name: "model") { id } }');
     const input = { id: repository.id, name, from: 'main' };

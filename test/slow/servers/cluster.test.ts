@@ -21,7 +21,7 @@ import { openTunnel } from '../../../src/cluster/tunnels.ts';
 import { FLUSH, pktLine } from '../../../src/git/transport/pkt-line.ts';
 import { recoverRepositories } from '../../../src/repositories/recovery.ts';
 import { eventually } from '../../support/eventually.ts';
-import { remote, Workspace } from '../../support/git.ts';
+import { Workspace } from '../../support/git.ts';
 import type { Client } from '../../support/harness.ts';
 import { has } from '../../support/needs.ts';
 import { startProcessClock } from '../../support/process-clock.ts';
@@ -45,7 +45,7 @@ test('a push through one server can be read through every other', async () => {
     });
     expect(made.status).toBe(201);
     ids.push(made.body.id);
-    await work.git('.', 'clone', '-q', remote(reading, `admin/r${i}`), `r${i}`);
+    await work.clone(reading, `admin/r${i}`, `r${i}`);
     await work.commit(`r${i}`, { 'a.txt': `number ${i}\n`, 'b.bin': Buffer.alloc(9_000) });
     await work.git(`r${i}`, 'push', '-q', 'origin', 'HEAD:main', 'HEAD~1:refs/tags/v0');
     for (const client of clients) {

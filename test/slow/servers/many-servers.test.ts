@@ -118,7 +118,7 @@ describe('many servers', () => {
 
     test('a push to one server can be read at once from all servers', async () => {
       await newRepository(loam.admin, 'shared');
-      await workspace.git('.', 'clone', '-q', remote(loam.admin, 'admin/shared'), 'shared');
+      await workspace.clone(loam.admin, 'admin/shared', 'shared');
       for (const server of loam.serving) {
         const sha = await workspace.commit('shared', { [`${server.name}.txt`]: server.name });
         await workspace.git('shared', 'push', '-q', remote(loam.at(server), 'admin/shared'));

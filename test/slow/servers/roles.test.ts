@@ -20,7 +20,7 @@ import { claimJobs } from '../../../src/jobs/queue/claim.ts';
 import { LOCAL_MACHINE } from '../../../src/runners/runner.ts';
 import { eventually } from '../../support/eventually.ts';
 import { fakeRunner } from '../../support/fake-runner.ts';
-import { remote, Workspace } from '../../support/git.ts';
+import { Workspace } from '../../support/git.ts';
 import { Client } from '../../support/harness.ts';
 import { startServers } from '../../support/servers.ts';
 import { cancel, job, lines, remove, submit, until, variables } from '../../support/submit.ts';
@@ -32,7 +32,7 @@ const SERVE = { config: { role: 'serve' } } as const;
 async function withCode(client: Client, name: string, files: Record<string, string | Buffer>) {
   await using work = await Workspace.open();
   const { body } = await client.post('/auth/v1/repository/admin', { name, auto_init: true });
-  await work.git('.', 'clone', '-q', remote(client, `admin/${name}`), 'code');
+  await work.clone(client, `admin/${name}`, 'code');
   await work.commit('code', files);
   await work.git('code', 'push', '-q', 'origin', 'HEAD:main');
   return { id: body.id as string, commitSha: await work.git('code', 'rev-parse', 'HEAD') };

@@ -34,17 +34,11 @@ export async function createWorld(loam: Loam) {
   const { admin: operator, anonymous } = loam;
   let count = 0;
   const unique = () => `target-${++count}`;
-  const members = { reader: 'READ', writer: 'WRITE', manager: 'ADMIN' };
-  await operator.gql(
-    `mutation { createOrganization(input: {name: "acme", plan: UNLIMITED}) { namespace { id } } }`,
-  );
+  const members = { reader: 'READ', writer: 'WRITE', manager: 'ADMIN' } as const;
   const clients: Record<string, Client> = { admin: operator };
   for (const name of ['outsider', 'alone', ...Object.keys(members)])
     clients[name] = await loam.user(name);
-  for (const [username, role] of Object.entries(members))
-    await operator.gql(
-      `mutation { setMember(input: {namespace: "acme", username: "${username}", role: ${role}}) { member { role } } }`,
-    );
+  await loam.organization('acme', members);
   const by = (name: string) => clients[name] ?? operator;
   const pat = async (name: string, json: object) => {
     const { body } = await by(name).post('/auth/v1/pat', json);
@@ -68,17 +62,10 @@ export async function createWorld(loam: Loam) {
     { name: 'admin', client: operator, level: 'operator' },
   ];
 
-  async function repository({ visibility = 'PRIVATE' } = {}): Promise<string> {
-    const { createRepository } = await operator.gql(
-      `mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }`,
-      { input: { namespace: 'acme', name: unique(), visibility, gitignoreTemplate: 'Go' } },
-    );
-    return createRepository.repository.id;
-  }
+  const repository = ({ visibility = 'PRIVATE' } = {}) =>
+    operator.repository(`acme/${unique()}`, { visibility, gitignoreTemplate: 'Go' });
 
-  await operator.gql(
-    `mutation { createRepository(input: {namespace: "acme", name: "work"}) { repository { id } } }`,
-  );
+  await operator.repository('acme/work');
   const jobInput = () => ({ namespace: 'acme', repo: 'acme/work', command: 'exit 0', gpu: 'NONE' });
 
   /** An ended job, of the operator unless another owner is given. */
@@ -263,17 +250,9 @@ export async function createWorld(loam: Loam) {
   }
 
   /** An empty organization, with this caller as a member. */
-  async function organization(actor: string, role: string): Promise<string> {
+  async function organization(actor: string, role: 'READ' | 'WRITE' | 'ADMIN'): Promise<string> {
     const name = unique();
-    await operator.gql(
-      'mutation ($name: String!) { createOrganization(input: { name: $name }) { namespace { id } } }',
-      { name },
-    );
-    if (by(actor) !== operator)
-      await operator.gql(
-        'mutation ($input: SetMemberInput!) { setMember(input: $input) { member { id } } }',
-        { input: { namespace: name, username: actor, role } },
-      );
+    await loam.organization(name, by(actor) === operator ? {} : { [actor]: role });
     return name;
   }
 

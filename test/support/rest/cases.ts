@@ -228,13 +228,7 @@ export const cases: Record<string, Case> = {
     status: 200,
     call: async (world) => {
       const organization = world.unique();
-      await world.loam.admin.gql(
-        `mutation ($name: String!) {
-          createOrganization(input: { name: $name }) { namespace { id } }
-          setMember(input: { namespace: $name, username: "alice", role: ADMIN }) { member { role } }
-        }`,
-        { name: organization },
-      );
+      await world.loam.organization(organization, { alice: 'ADMIN' });
       return onRepository({ json: { new_namespace: organization } })(world);
     },
     body: fields.movedRepository,
