@@ -1,13 +1,18 @@
 import { hash } from 'node:crypto';
 import { type GraphQLInterfaceType, getIntrospectionQuery } from 'graphql';
-import { expect, test } from 'vitest';
+import { afterAll, beforeAll, expect, test } from 'vitest';
 import { schema } from '../../src/api/graphql/schema.ts';
-import { type Client, startApp } from '../support/harness.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { createWorld } from '../support/matrix/world.ts';
 import { expectRefusal } from '../support/refusal.ts';
 
+let app: TestApp;
+beforeAll(async () => {
+  app = await startApp({ config: { webhooks: { allow: ['127.0.0.1'] } } });
+});
+afterAll(() => app[Symbol.asyncDispose]());
+
 test('every error has a code, and the invalid field if there is one', async () => {
-  await using app = await startApp();
   const code = async (query: string, variables?: object) => {
     const { errors } = await app.admin.graphql(query, variables);
     return errors?.map(({ extensions }) => extensions.code);
@@ -30,7 +35,6 @@ test('every error has a code, and the invalid field if there is one', async () =
 });
 
 test('a variable with a wrong value names its field and the allowed values', async () => {
-  await using app = await startApp();
   const create = 'mutation ($input: CreateJobInput!) { createJob(input: $input) { job { id } } }';
   const job = { namespace: 'admin', name: 'a', command: 'x', gpu: 'NONE' };
   const errors = async (query: string, variables: object) =>
@@ -56,7 +60,6 @@ test('a variable with a wrong value names its field and the allowed values', asy
 });
 
 test('a missing object is null with an error, and the other fields are returned', async () => {
-  await using app = await startApp();
   const { data: made } = await app.admin.graphql(
     `mutation {
       one: createRepository(input: {namespace: "admin", name: "one"}) { repository { id } }
@@ -119,7 +122,6 @@ test('a missing object is null with an error, and the other fields are returned'
 });
 
 test('several fields of a query may select the same node, for every type of node', async () => {
-  await using app = await startApp({ config: { webhooks: { allow: ['127.0.0.1'] } } });
   const { callers, ids } = await createWorld(app);
   const types = schema.getPossibleTypes(schema.getType('Node') as GraphQLInterfaceType);
   expect(Object.keys(ids).sort()).toEqual(types.map(({ name }) => name).sort());
@@ -136,7 +138,6 @@ test('several fields of a query may select the same node, for every type of node
 });
 
 test('private names cannot be guessed: hidden and missing objects give the same response', async () => {
-  await using app = await startApp();
   const ada = await app.user('ada');
   const eve = await app.user('eve');
   await ada.repository('ada/hidden');
@@ -173,7 +174,6 @@ test('private names cannot be guessed: hidden and missing objects give the same 
 });
 
 test('introspection is within the limits, and larger operations are refused', async () => {
-  await using app = await startApp();
   expect((await app.admin.graphql(getIntrospectionQuery())).errors).toBeUndefined();
   const aliases = Array.from({ length: 800 }, (_, i) => `a${i}: __typename`).join(' ');
   const deep = `viewer { ${'namespace { members { nodes { user { '.repeat(4)}id${' } } } }'.repeat(4)} }`;
@@ -204,7 +204,6 @@ const many = (organizations: number, list: string, first: number, selection: str
     ${list}(first: ${first}) { nodes { ${selection} } } } } } }`;
 
 test('queries of front ends are within the limits, and their responses have the cost', async () => {
-  await using app = await startApp();
   const screen = (list: string) =>
     `query ${list.includes('$tail') ? '($tail: Int = 5)' : ''} { namespace(name: "admin") { ${list} } }`;
   const repository = `id name fullName description visibility defaultBranch sizeBytes language branchCount tagCount
@@ -250,7 +249,6 @@ test('queries of front ends are within the limits, and their responses have the 
 });
 
 test('the error for invalid JSON has the position, and does not quote the body', async () => {
-  await using app = await startApp();
   for (const path of ['/graphql', '/graphql/stream']) {
     const { status, text } = await app.anonymous.request('POST', path, {
       headers: {
@@ -273,7 +271,6 @@ test('the error for invalid JSON has the position, and does not quote the body',
 });
 
 test('an unknown path below /graphql gives the same response as any unknown route', async () => {
-  await using app = await startApp();
   for (const path of ['/graphql/nowhere', '/graphql/stream/', '/graphql/health'])
     for (const method of ['GET', 'POST', 'PUT'])
       for (const headers of [undefined, { 'Idempotency-Key': 'k' }]) {
@@ -290,7 +287,6 @@ test('an unknown path below /graphql gives the same response as any unknown rout
 });
 
 test('a browser gets GraphiQL, which loads nothing from other hosts', async () => {
-  await using app = await startApp();
   const page = await app.anonymous.get('/graphql', { accept: 'text/html' });
   expect(page.headers.get('content-type')).toMatch(/html/);
   expect(page.text).toContain('<title>GraphQL · Loam</title>');

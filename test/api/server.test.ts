@@ -1,11 +1,16 @@
 import { hash } from 'node:crypto';
 import { constants } from 'node:os';
 import { pino } from 'pino';
-import { expect, test } from 'vitest';
-import { startApp } from '../support/harness.ts';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { startApp, type TestApp } from '../support/harness.ts';
+
+let app: TestApp;
+beforeAll(async () => {
+  app = await startApp();
+});
+afterAll(() => app[Symbol.asyncDispose]());
 
 test('health, readiness and version', async () => {
-  await using app = await startApp();
   expect((await app.anonymous.get('/livez')).text).toBe('ok');
   expect((await app.anonymous.get('/readyz')).text).toBe('ok');
   const { data } = await app.anonymous.graphql('{ health { status } version { version build } }');
@@ -16,7 +21,6 @@ test('health, readiness and version', async () => {
 });
 
 test('a valid request id is kept, and an invalid one is replaced', async () => {
-  await using app = await startApp();
   const kept = await app.anonymous.get('/nowhere', { 'X-Request-Id': 'abc-1' });
   expect(kept.headers.get('x-request-id')).toBe('abc-1');
   expect(kept.body.error).toMatchObject({ code: 'not_found', request_id: 'abc-1' });
@@ -37,7 +41,6 @@ test('a fault during authentication is logged with its reason and request id', a
 });
 
 test('a browser gets a page at /, and other clients get a 404 as JSON', async () => {
-  await using app = await startApp();
   const accept = 'text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8';
   const page = await app.anonymous.get('/', { Accept: accept });
   expect([page.status, page.headers.get('content-type')]).toEqual([
@@ -72,7 +75,6 @@ test('a browser gets a page at /, and other clients get a 404 as JSON', async ()
 });
 
 test('a path gives a page to clients that prefer HTML, and JSON to all others', async () => {
-  await using app = await startApp();
   const navigates = 'text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8';
   for (const path of ['/admin', '/admin/jobs', '/admin/job/none', '/settings/tokens', '/x/y/z']) {
     const page = await app.anonymous.get(path, { accept: navigates });
@@ -106,7 +108,6 @@ test('a path gives a page to clients that prefer HTML, and JSON to all others', 
 });
 
 test('a request with an Authorization header gets JSON, whatever it accepts', async () => {
-  await using app = await startApp();
   const wrong = { authorization: 'Bearer wrong' };
   // HTTP clients of Java send the second one by default.
   for (const accept of ['text/html', 'text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2']) {
@@ -134,7 +135,6 @@ test('a request with an Authorization header gets JSON, whatever it accepts', as
 });
 
 test('a connection that cannot be accepted does not end the server', async () => {
-  await using app = await startApp();
   const { _handle: listening } = app.app.server as unknown as {
     _handle: { onconnection(error: number): void };
   };
