@@ -12,7 +12,7 @@ const DRAIN_TIMEOUT_MS = 2_000;
 const MAX_EXIT_CODE = 255;
 
 /** `oomKills`: processes killed by the kernel for lack of memory; undefined: unknown in this container. */
-export type ExitReport = { exitCode: number; oomKills: number | undefined };
+type ExitReport = { exitCode: number; oomKills: number | undefined };
 
 export type ContainerReports = {
   /** Settles when the container runs. */

@@ -56,7 +56,7 @@ export type WorkSpec = {
 };
 
 /** `ran`: false when the sandbox could not be set up; its messages are in the log. `exitCode`: null if it is unknown. */
-export type WorkEnd = { exitCode: number | null; ran: boolean; error?: string };
+type WorkEnd = { exitCode: number | null; ran: boolean; error?: string };
 
 /** Work that has been started. */
 export type Work = {

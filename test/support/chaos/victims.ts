@@ -1,4 +1,4 @@
-/** Parts of a job that are killed separately: the recorder of a container, and the shim of a process. */
+/** Parts of a job that are killed separately: the shim of a container (`recorder`), and the shim of a process. */
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
