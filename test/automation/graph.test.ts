@@ -101,7 +101,9 @@ test('a matrix is an array, which jobs outside of the run can need', async () =>
        namespace(name: "ada") { jobs(first: 2, foldArrays: true) { nodes { name arrayIndex array { name } } } } }`,
   );
   expect(jobArray).toEqual({
-    ...{ size: 2, maxParallel: 1, counts: [{ status: 'SUCCEEDED', count: 2 }] },
+    size: 2,
+    maxParallel: 1,
+    counts: [{ status: 'SUCCEEDED', count: 2 }],
   });
   expect(job.needs).toEqual([{ name: 'tune', runJob: 'tune', array: { name: 'tune-1' } }]);
   expect(job.inputs).toEqual([{ jobName: 'tune-1', to: 'in/', array: { name: 'tune-1' } }]);

@@ -406,6 +406,7 @@ test('a client that disconnects during a push leaves no files behind', async () 
       authorization: ada.authorization as string,
       'content-type': 'application/x-git-receive-pack-request',
     },
+    // A spread, because the type of `fetch` lacks this field.
     ...{ duplex: 'half' },
   });
   const dir = app.app.services.git.disk.pathOf(id);
@@ -453,6 +454,7 @@ test('a push to a repository that is deleted during the push has no effect', asy
         controller.close();
       },
     }),
+    // A spread, because the type of `fetch` lacks this field.
     ...{ duplex: 'half' },
   });
   expect(await answer.text()).not.toContain('ok refs/heads/main');

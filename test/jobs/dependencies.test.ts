@@ -273,7 +273,9 @@ test('lists fold arrays, and show one when they are filtered by it', async () =>
     {
       name: 'sweep-0',
       array: {
-        ...{ name: 'sweep', size: 3, counts: [{ status: 'FAILED', count: 3 }] },
+        name: 'sweep',
+        size: 3,
+        counts: [{ status: 'FAILED', count: 3 }],
         totals: {
           startedAt: expect.any(String),
           completedAt: expect.any(String),
@@ -346,7 +348,8 @@ test('a rerun keeps the group and the place in the array, and waits only for wha
     name: 'sweep-1-2',
     arrayIndex: 1,
     array: null,
-    ...{ concurrency: { group: 'g' }, needs: [{ name: 'slow' }] },
+    concurrency: { group: 'g' },
+    needs: [{ name: 'slow' }],
   });
   await it.until('slow', 'RUNNING');
   it.runner.release();

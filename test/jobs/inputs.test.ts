@@ -446,12 +446,10 @@ test('a job takes artifacts of a job that is created together with it', async ()
     username: 'eve',
     email: '',
     plan: 'unlimited',
-    ...{
-      operator: false,
-      namespace,
-      roles: new Map(),
-      credential: { kind: 'pat', id: '', name: '' },
-    },
+    operator: false,
+    namespace,
+    roles: new Map(),
+    credential: { kind: 'pat', id: '', name: '' },
     scopes: null,
     namespaces: null,
     repositories: null,
@@ -596,7 +594,11 @@ test('an interrupted copy starts again', async () => {
 
 test('an array is an input as a whole: each of its jobs that has artifacts gets a folder', async () => {
   await submit(ada, {
-    ...{ namespace: 'ada', name: 'sweep', repo: 'ada/code', outputPath: 'out', array: { size: 3 } },
+    namespace: 'ada',
+    name: 'sweep',
+    repo: 'ada/code',
+    outputPath: 'out',
+    array: { size: 3 },
     command: 'test $JOB_ARRAY_INDEX = 1 || { mkdir out; echo $JOB_ARRAY_INDEX > out/score; }',
   });
   await submit(ada, {

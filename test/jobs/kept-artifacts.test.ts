@@ -380,7 +380,10 @@ test('entries that are left out count too, so that a hostile tar ends', async ()
   const tar = Readable.from(endless(), { objectMode: false });
   await expect(
     storeArtifacts(app.app.services, { namespaceId, jobId: 'endless', attemptId: 'a' }, tar, {
-      ...{ folder: '/work/out', maxBytes: 2 ** 30, maxEntries: 5, requireRoom: async () => {} },
+      folder: '/work/out',
+      maxBytes: 2 ** 30,
+      maxEntries: 5,
+      requireRoom: async () => {},
       signal: new AbortController().signal,
     }),
   ).rejects.toThrow("larger than the job's disk of 1 GB");
@@ -395,7 +398,10 @@ test('the number of files, links and folders is limited, and no names are read b
   const place = { path, owner: process.getuid?.() ?? 0 };
   const store = (tar: Readable, maxEntries: number) =>
     storeArtifacts(app.app.services, { namespaceId, jobId: 'counted', attemptId: 'a' }, tar, {
-      ...{ folder: '/work/out', maxBytes: 1_000, maxEntries, requireRoom: async () => {} },
+      folder: '/work/out',
+      maxBytes: 1_000,
+      maxEntries,
+      requireRoom: async () => {},
       signal: new AbortController().signal,
     });
   // The four folders are not in the archive.
@@ -438,7 +444,10 @@ test('empty folders and links that stay inside are kept, but no link that may le
   const key = { namespaceId, jobId: 'links', attemptId: 'a' };
   const { storage } = app.app.services;
   const stored = await storeArtifacts({ storage }, key, createTar(place), {
-    ...{ folder: '/work/out', maxBytes: 1_000, maxEntries: 100, requireRoom: async () => {} },
+    folder: '/work/out',
+    maxBytes: 1_000,
+    maxEntries: 100,
+    requireRoom: async () => {},
     signal: new AbortController().signal,
   });
   expect(stored).toMatchObject({ files: 1, leftOut: Object.keys(outside).length });
@@ -478,7 +487,10 @@ test('small files share members of the archive, and each can still be sent alone
   const key = { namespaceId, jobId: 'small', attemptId: 'a' };
   const { storage } = app.app.services;
   const stored = await storeArtifacts({ storage }, key, createTar(place), {
-    ...{ folder: '/work/out', maxBytes: 2 ** 30, maxEntries: 1_000, requireRoom: async () => {} },
+    folder: '/work/out',
+    maxBytes: 2 ** 30,
+    maxEntries: 1_000,
+    requireRoom: async () => {},
     signal: new AbortController().signal,
   });
   expect(stored).toMatchObject({ files: 1_000, leftOut: 0 });

@@ -398,7 +398,10 @@ test('a waiting job shows what it waits for, its position and an estimate', asyn
 });
 
 const without: Machine = {
-  ...{ id: LOCAL_MACHINE, cpus: 64, memoryBytes: 512 * GIB, gpus: {} },
+  id: LOCAL_MACHINE,
+  cpus: 64,
+  memoryBytes: 512 * GIB,
+  gpus: {},
   withImage: false,
 };
 const small: Machine = { id: LOCAL_MACHINE, cpus: 8, memoryBytes: 32 * GIB, gpus: {} };

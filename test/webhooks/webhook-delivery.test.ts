@@ -70,7 +70,11 @@ async function hook(more: object = {}): Promise<{ id: string; got: () => Receive
 /** Creates a job of ada that ends by itself. */
 const finish = (command = 'exit 0', more: object = {}) =>
   submit(ada, {
-    ...{ namespace: 'ada', name: `job-${++count}`, repo: 'ada/code', command, retries: 0 },
+    namespace: 'ada',
+    name: `job-${++count}`,
+    repo: 'ada/code',
+    command,
+    retries: 0,
     ...more,
   });
 

@@ -145,7 +145,9 @@ function spreadArray(
   return members.map((member, i) => ({
     job: member.name,
     jobId: member.id ?? null,
-    ...{ path: input.path, to: `${base}${folders[i]}/`, array },
+    path: input.path,
+    to: `${base}${folders[i]}/`,
+    array,
   }));
 }
 

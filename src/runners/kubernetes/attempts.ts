@@ -51,7 +51,10 @@ export class Attempts implements Disposable {
       pod,
       isDeleted,
       state: UNKNOWN,
-      ...{ since: undefined, timer: undefined, trouble: undefined, explanation: {} },
+      since: undefined,
+      timer: undefined,
+      trouble: undefined,
+      explanation: {},
     };
     this.#attempts.set(id, attempt);
     attempt.pod = pod;

@@ -85,7 +85,10 @@ test.for(['frozen', 'killed'] as const)(
     const container = await ended('echo made > /made');
     await using proxy = await engineProxy(DOCKER.host);
     const source = {
-      ...{ engine: reach(proxy), container, attemptDir: '', owner: { uid: 0, gid: 0 } },
+      engine: reach(proxy),
+      container,
+      attemptDir: '',
+      owner: { uid: 0, gid: 0 },
       remote: true,
     };
     proxy.held = /\/archive\?/;

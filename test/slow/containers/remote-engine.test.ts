@@ -214,7 +214,8 @@ describe('GPU utilization on another machine', () => {
     });
     const { runner } = made;
     const spec = attemptSpec('until [ -e go ]; do sleep 0.1; done', {
-      ...{ image, env: { PATH: '/work' } },
+      image,
+      env: { PATH: '/work' },
     });
     const requested = { ...spec, hardware: { ...spec.hardware, gpu: 'T4', gpuCount: 2 } };
     const handle = await runner.prepare(requested, never);

@@ -62,7 +62,10 @@ export const KINDS: readonly Kind[] = [
   {
     name: 'failing',
     script: `${BEGIN}; ${print(5, 0.1)}; ${END}; exit 3`,
-    ...{ lines: 5, attempts: 2, retries: 1, end: { status: 'failed', exit_code: 3 } },
+    lines: 5,
+    attempts: 2,
+    retries: 1,
+    end: { status: 'failed', exit_code: 3 },
   },
   {
     name: 'forking',
@@ -74,7 +77,10 @@ export const KINDS: readonly Kind[] = [
   {
     name: 'cancelled',
     script: `${print(3)}; ${BEGIN}; exec sleep 600`,
-    ...{ lines: 3, attempts: 1, end: { status: 'cancelled', exit_code: 143 }, cancelled: true },
+    lines: 3,
+    attempts: 1,
+    end: { status: 'cancelled', exit_code: 143 },
+    cancelled: true,
   },
 ];
 

@@ -113,7 +113,10 @@ function ArrayDetails({ namespace, id }: { namespace: string; id: string }) {
   const asked = useRetryingQuery({
     query: ArrayQuery,
     variables: {
-      ...{ namespace, first, array: { array: id }, failed: withStatus(FAILED) },
+      namespace,
+      first,
+      array: { array: id },
+      failed: withStatus(FAILED),
       running: withStatus(['RUNNING']),
       others: withStatus(['QUEUED', 'CANCELLED', 'SUCCEEDED']),
     },
