@@ -4,7 +4,7 @@
  */
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { findSecrets } from '../src/repositories/pushes/secrets/find.ts';
+import { findSecrets } from '../src/repositories/pushes/secret-scanning/find.ts';
 import { makeRepository, median, openBench, time } from './repository.ts';
 
 const COMMITS = { commits: 10_000, folders: 40, files: 27, fileBytes: 2_000 };

@@ -52,8 +52,8 @@ import { startDependencyLoop } from './jobs/dependencies/loop.ts';
 import { countWaitingJobs } from './jobs/queue/overview.ts';
 import type { QueuePositions } from './jobs/queue/queue-position.ts';
 import { createQueuePositions } from './jobs/queue/queue-position.ts';
-import type { SecretBox } from './jobs/record/secrets.ts';
-import { createSecretBox } from './jobs/record/secrets.ts';
+import type { SecretBox } from './jobs/record/secret-box.ts';
+import { createSecretBox } from './jobs/record/secret-box.ts';
 import { maintenanceTasks, startMaintenance } from './maintenance.ts';
 import {
   createSealer,
@@ -83,8 +83,8 @@ import { openLfs } from './repositories/lfs/lfs.ts';
 import type { LargeFiles } from './repositories/lfs/store/store.ts';
 import { openLargeFiles } from './repositories/lfs/store/store.ts';
 import { PushRecorder } from './repositories/pushes/recorder.ts';
-import type { FindingIds } from './repositories/pushes/secrets/find.ts';
-import { createFindingIds } from './repositories/pushes/secrets/find.ts';
+import type { FindingIds } from './repositories/pushes/secret-scanning/find.ts';
+import { createFindingIds } from './repositories/pushes/secret-scanning/find.ts';
 import type { JobsFile } from './repositories/pushes/triggers.ts';
 import { recoverRepositories, takeOverFromDeadServers } from './repositories/recovery.ts';
 import { createAgentsRouter } from './runners/agent/http.ts';

@@ -21,7 +21,7 @@ import { removeQuarantines } from './folder.ts';
 import type { LargeFiles } from './lfs/store/store.ts';
 import type { PushRecorder } from './pushes/recorder.ts';
 import { createPushRules } from './pushes/rules.ts';
-import type { FindingIds } from './pushes/secrets/find.ts';
+import type { FindingIds } from './pushes/secret-scanning/find.ts';
 import type { JobsFile } from './pushes/triggers.ts';
 import { type GitAction, gitAccessRule } from './repositories.ts';
 

@@ -22,7 +22,7 @@ import {
   checkCreation,
   type UpdateInput,
 } from './request.ts';
-import { rotateSecret } from './secrets.ts';
+import { rotateSecret } from './signing-secrets.ts';
 import { failUnwantedDeliveries } from './unwanted.ts';
 import type { WebhookDeps } from './webhooks.ts';
 import {

@@ -2,7 +2,7 @@ import { mkdtemp, readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
-import { createSecretBox } from '../../src/jobs/record/secrets.ts';
+import { createSecretBox } from '../../src/jobs/record/secret-box.ts';
 import { readKeys } from '../../src/platform/crypto/keys.ts';
 import { createSigner } from '../../src/platform/crypto/signed-links.ts';
 import { startApp } from '../support/harness.ts';

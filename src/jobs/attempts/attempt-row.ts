@@ -18,7 +18,7 @@ import type { Storage } from '../../platform/storage/storage.ts';
 import type { LargeFiles } from '../../repositories/lfs/store/store.ts';
 import type { Runner } from '../../runners/runner.ts';
 import { IS_KEPT } from '../artifacts/kept.ts';
-import type { SecretBox } from '../record/secrets.ts';
+import type { SecretBox } from '../record/secret-box.ts';
 import type { CheckOutJob } from './checkouts.ts';
 
 /** The dependencies of a worker. */

@@ -20,7 +20,7 @@ import { createAttemptLogWriter } from '../logs/cap.ts';
 import { createMask } from '../logs/mask.ts';
 import type { ClaimedAttempt } from '../queue/claim.ts';
 import type { LogLine } from '../record/journal-pages.ts';
-import type { Secrets } from '../record/secrets.ts';
+import type { Secrets } from '../record/secret-box.ts';
 import { commitMove, PHASES, statusTopic, toProgress } from '../record/state.ts';
 import { type Attempt, type Deps, type Hold, readAttempt, readHold } from './attempt-row.ts';
 import {

@@ -6,7 +6,7 @@
  */
 import { sourceRef } from '../../repositories/repositories.ts';
 import { type JobOrigin, type JobValues, readValues } from '../../repositories/secrets/secrets.ts';
-import type { Secrets } from '../record/secrets.ts';
+import type { Secrets } from '../record/secret-box.ts';
 import type { Attempt, Deps } from './attempt-row.ts';
 
 const UNREADABLE =

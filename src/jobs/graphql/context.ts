@@ -2,7 +2,7 @@
 import type { Config } from '../../base/config/config.ts';
 import type { Storage } from '../../platform/storage/storage.ts';
 import type { QueuePositions } from '../queue/queue-position.ts';
-import type { SecretBox } from '../record/secrets.ts';
+import type { SecretBox } from '../record/secret-box.ts';
 
 declare module '../../platform/schema/context.ts' {
   interface ContextServices {

@@ -27,7 +27,7 @@ import {
 } from '../dependencies/groups.ts';
 import type { JobIdentity } from '../record/identity.ts';
 import type { PayloadRow } from '../record/payload.ts';
-import type { SecretBox } from '../record/secrets.ts';
+import type { SecretBox } from '../record/secret-box.ts';
 import { addFirstStatuses } from '../record/state.ts';
 import { linkInputs } from './inputs.ts';
 import { type ArrayRequest, arrayJobName, type Need, neededJobMissing } from './needs.ts';

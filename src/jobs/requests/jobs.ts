@@ -51,7 +51,7 @@ import { auditCancelled, cancelLockedJobs } from '../record/cancel.ts';
 import { demandIdentity, toJobIdentity } from '../record/identity.ts';
 import type { MatrixValue } from '../record/matrix-values.ts';
 import { jobRows } from '../record/payload.ts';
-import type { SecretBox } from '../record/secrets.ts';
+import type { SecretBox } from '../record/secret-box.ts';
 import {
   addEvents,
   isOver,
@@ -76,7 +76,7 @@ export { payloadToSend } from '../artifacts/downloads.ts';
 export { isNeedMet } from '../dependencies/groups.ts';
 export type { BudgetEventData } from '../record/budgets.ts';
 export type { JobEventData } from '../record/payload.ts';
-export type { SecretBox } from '../record/secrets.ts';
+export type { SecretBox } from '../record/secret-box.ts';
 export { visibleTo } from '../record/visibility.ts';
 export { insertJobs, type JobToInsert } from './insert.ts';
 export { type CreateInput, checkRequest, type NamedValue } from './request.ts';

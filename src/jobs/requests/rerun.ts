@@ -22,7 +22,7 @@ import {
 } from '../../repositories/repositories.ts';
 import { readJobIdentity } from '../record/identity.ts';
 import { readMatrixValues } from '../record/matrix-values.ts';
-import type { SecretBox } from '../record/secrets.ts';
+import type { SecretBox } from '../record/secret-box.ts';
 import { demandInputs, readInputs } from './inputs.ts';
 import { findNextName } from './job-check.ts';
 import { findNamespace, insertJob, type JobKey, jobNotFound } from './jobs.ts';

@@ -8,7 +8,7 @@ import type { Db } from '../../platform/database/client.ts';
 import type { CommitSource } from '../../repositories/repositories.ts';
 import { throwIfOverBudget } from '../record/budgets.ts';
 import type { MatrixValue } from '../record/matrix-values.ts';
-import type { SecretBox } from '../record/secrets.ts';
+import type { SecretBox } from '../record/secret-box.ts';
 import { resolveInputs, type Siblings } from './inputs.ts';
 import { insertJobs, type JobToInsert, prepareJob } from './jobs.ts';
 import type { checkRequest } from './request.ts';

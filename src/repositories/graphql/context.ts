@@ -3,7 +3,7 @@ import type { Git } from '../../git/git.ts';
 import type { Signer } from '../../platform/crypto/signed-links.ts';
 import type { LargeFiles } from '../lfs/store/store.ts';
 import type { PushRecorder } from '../pushes/recorder.ts';
-import type { FindingIds } from '../pushes/secrets/find.ts';
+import type { FindingIds } from '../pushes/secret-scanning/find.ts';
 import type { JobsFile } from '../pushes/triggers.ts';
 
 declare module '../../platform/schema/context.ts' {

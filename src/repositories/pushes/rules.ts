@@ -37,7 +37,7 @@ import type { PushRecorder } from './recorder.ts';
 import type { PushNote } from './rows.ts';
 import { type NamespaceStorage, readNamespaceStorage, readPushPolicy } from './rows.ts';
 import { scanNewObjects } from './scan-new-objects.ts';
-import type { FindingIds } from './secrets/find.ts';
+import type { FindingIds } from './secret-scanning/find.ts';
 import { findTriggers, type JobsFile, type PushTrigger } from './triggers.ts';
 
 type Deps = {

@@ -11,8 +11,8 @@ import type { Verdict } from '../../git/transport/hooks.ts';
 import type { Db } from '../../platform/database/client.ts';
 import type { LargeFiles } from '../lfs/store/store.ts';
 import { type IncomingPush, type ObjectScanner, reject } from './incoming-push.ts';
-import type { FindingIds } from './secrets/find.ts';
-import { createSecretScanner } from './secrets/scanner.ts';
+import type { FindingIds } from './secret-scanning/find.ts';
+import { createSecretScanner } from './secret-scanning/scanner.ts';
 
 /**
  * Time limit when only LFS pointers are checked. The check only spares pushers a mistake, so a push that

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
-import { findSecrets } from '../../src/repositories/pushes/secrets/find.ts';
-import { KINDS } from '../../src/repositories/pushes/secrets/kinds.ts';
-import { parseAddedLines } from '../../src/repositories/pushes/secrets/scan.ts';
+import { findSecrets } from '../../src/repositories/pushes/secret-scanning/find.ts';
+import { KINDS } from '../../src/repositories/pushes/secret-scanning/kinds.ts';
+import { parseAddedLines } from '../../src/repositories/pushes/secret-scanning/scan.ts';
 
 /** Joined at run time, so that secret scanners find nothing in this file. */
 const live = (...parts: string[]) => parts.join('');
