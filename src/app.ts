@@ -215,7 +215,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     hooks: join(config.dataDir, 'hooks'),
     isAlone: config.database.kind === 'embedded',
     transfers: config.gitTransfers,
-    report: (error) => log.error({ err: error }, 'background work on git failed'),
+    onError: (error) => log.error({ err: error }, 'background work on git failed'),
   });
   metrics.addSources({
     gitReaders: () => git.objects.counts,

@@ -58,7 +58,7 @@ type Options = {
   /** Maximum number of concurrent fetches, pushes and downloads. */
   transfers: number;
   /** Receives errors of background work. */
-  report: (error: unknown) => void;
+  onError: (error: unknown) => void;
 };
 
 /** @throws Error when git is missing or too old, or when the hook folder does not allow execution. */
@@ -68,14 +68,14 @@ export async function openGit({
   hooks,
   isAlone,
   transfers,
-  report,
+  onError,
 }: Options): Promise<Git> {
   await checkVersion();
   const disk = new Disk(root, server);
   await disk.prepare();
   await installHooks(hooks);
   const objects = new CatFilePool();
-  const tasks = new Tasks(report);
+  const tasks = new Tasks(onError);
   const turns = new FairSemaphore(READERS);
   const locks = new StaleLocks({ isAlone });
   return {

@@ -6,11 +6,11 @@ const STOP_TIMEOUT_MS = 10_000;
 export class Tasks {
   readonly #stopping = new AbortController();
   readonly #running = new Set<Promise<unknown>>();
-  readonly #report: (error: unknown) => void;
+  readonly #onError: (error: unknown) => void;
 
-  /** `report` receives errors of background work, except those after an abort at shutdown. */
-  constructor(report: (error: unknown) => void) {
-    this.#report = report;
+  /** `onError` receives errors of background work, except those after an abort at shutdown. */
+  constructor(onError: (error: unknown) => void) {
+    this.#onError = onError;
   }
 
   /** Runs `work` and returns its result. `work` should end soon after its signal aborts. */
@@ -28,7 +28,7 @@ export class Tasks {
   /** Like `run`, for work whose result nobody awaits. */
   background(work: (signal: AbortSignal) => Promise<void>): void {
     this.run(work).catch((error) => {
-      if (!this.#stopping.signal.aborted) this.#report(error);
+      if (!this.#stopping.signal.aborted) this.#onError(error);
     });
   }
 

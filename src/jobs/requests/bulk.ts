@@ -109,11 +109,11 @@ export function cancelJobs(
     wrongStatus: 'It has ended.',
     demandPermission: (job) => demand(viewer, 'job.cancel', job),
     statuses: ['queued', 'running'],
-    run: (author, jobs, report) =>
+    run: (author, jobs, tally) =>
       changeLocked(
         services,
         jobs,
-        report,
+        tally,
         (status) => !isOver(status),
         (client, locked) => cancelLockedJobs(client, locked, { audit: auditCancelled(author) }),
       ),
@@ -128,16 +128,16 @@ export async function cancelInBatches(
   services: Pick<BulkDeps, 'pool'>,
   jobs: readonly { id: string; name: string }[],
 ): Promise<number> {
-  const report = new Report();
+  const tally = new BulkTally();
   for (let at = 0; at < jobs.length; at += BATCH)
     await changeLocked(
       services,
       jobs.slice(at, at + BATCH),
-      report,
+      tally,
       (status) => !isOver(status),
       (client, locked) => cancelLockedJobs(client, locked, {}),
     );
-  return report.done;
+  return tally.done;
 }
 
 /** Deletes jobs that have ended, with their logs. @throws AppError 400, 401, 403, 404 */
@@ -153,8 +153,8 @@ export function deleteJobs(
     demandPermission: (job) =>
       demand(viewer, job.createdById === userId ? 'job.deleteOwn' : 'job.deleteAny', job),
     statuses: ['succeeded', 'failed', 'cancelled', 'timed_out'],
-    async run(author, jobs, report) {
-      await changeLocked(services, jobs, report, isOver, (client, locked) =>
+    async run(author, jobs, tally) {
+      await changeLocked(services, jobs, tally, isOver, (client, locked) =>
         deleteLockedJobs(client, locked, { by: author, deleteArtifacts }),
       );
       // Maintenance removes the rest of long logs, and the files of artifacts.
@@ -175,17 +175,17 @@ export function rerunJobs(
     action: 'job.create',
     demandPermission: (job) => demand(viewer, 'job.create', job),
     statuses: null,
-    async run(_author, jobs, report) {
+    async run(_author, jobs, tally) {
       const { namespace } = input;
       const rerun = async ({ name }: Row) => {
-        if (report.isOverQuota) return report.skip('quota_exceeded', name);
+        if (tally.isOverQuota) return tally.skip('quota_exceeded', name);
         const settings = { namespace, name, newestCommit };
         try {
           await rerunJob(services, viewer, settings, { id: true });
-          report.done += 1;
+          tally.done += 1;
         } catch (error) {
           if (!(error instanceof AppError)) throw error;
-          report.skip(RERUN_REASONS[error.code] ?? 'not_repeatable', name, error.message);
+          tally.skip(RERUN_REASONS[error.code] ?? 'not_repeatable', name, error.message);
         }
       };
       for (let at = 0; at < jobs.length; at += RERUNS_AT_ONCE) {
@@ -211,7 +211,7 @@ type BulkAction = {
   demandPermission(job: Row): void;
   /** The statuses of jobs that match, unless they are selected by name; null: any. */
   statuses: readonly JobStatus[] | null;
-  run(author: Account, jobs: readonly Row[], report: Report): Promise<void>;
+  run(author: Account, jobs: readonly Row[], tally: BulkTally): Promise<void>;
 };
 
 async function runBulk(
@@ -227,7 +227,7 @@ async function runBulk(
   return limitCalls(services.pool, author.userId, async () => {
     const stopAt = Date.now() + MAX_MS;
     const { items, hasNextPage } = await select(services, viewer, namespace.id, input, statuses);
-    const report = new Report(wrongStatus);
+    const tally = new BulkTally(wrongStatus);
     let at = 0;
     while (at < items.length && Date.now() < stopAt) {
       const batch = items.slice(at, at + BATCH).map(({ node }) => node);
@@ -236,23 +236,23 @@ async function runBulk(
         try {
           demandPermission(job);
         } catch (error) {
-          report.skip('not_permitted', job.name, (error as Error).message);
+          tally.skip('not_permitted', job.name, (error as Error).message);
           return false;
         }
         const isPossible = statuses?.includes(job.status) ?? true;
-        if (!isPossible) report.skip('wrong_status', job.name);
+        if (!isPossible) tally.skip('wrong_status', job.name);
         return isPossible;
       });
-      if (input.dryRun) report.done += possible.length;
-      else if (possible.length > 0) await run(author, possible, report);
+      if (input.dryRun) tally.done += possible.length;
+      else if (possible.length > 0) await run(author, possible, tally);
     }
     if (input.names && input.after == null) {
       const found = new Set(items.map(({ node }) => node.name));
-      for (const name of new Set(input.names)) if (!found.has(name)) report.skip('not_found', name);
+      for (const name of new Set(input.names)) if (!found.has(name)) tally.skip('not_found', name);
     }
     const isComplete = at === items.length && !hasNextPage;
     const endCursor = isComplete ? null : (items[at - 1]?.cursor ?? null);
-    return { matched: at, done: report.done, skipped: report.skipped, endCursor };
+    return { matched: at, done: tally.done, skipped: tally.skipped, endCursor };
   });
 }
 
@@ -314,7 +314,8 @@ function intersect(
   return a && b ? a.filter((status) => b.includes(status)) : (a ?? b);
 }
 
-class Report {
+/** Counts the changed jobs, and the skipped ones by reason. */
+class BulkTally {
   done = 0;
   readonly #skipped = new Map<SkipReason, SkippedJobs>();
   readonly #messages: Readonly<Record<SkipReason, string>>;
@@ -346,7 +347,7 @@ class Report {
 async function changeLocked(
   { pool }: Pick<BulkDeps, 'pool'>,
   jobs: readonly { id: string; name: string }[],
-  report: Report,
+  tally: BulkTally,
   isPossible: (status: JobStatus) => boolean,
   change: (client: pg.PoolClient, jobs: LockedJob[]) => Promise<unknown>,
 ): Promise<void> {
@@ -362,8 +363,8 @@ async function changeLocked(
       },
       { isWaiting },
     );
-    for (const { name } of impossible) report.skip('wrong_status', name);
-    report.done += ids.length - left.length - impossible.length;
+    for (const { name } of impossible) tally.skip('wrong_status', name);
+    tally.done += ids.length - left.length - impossible.length;
     return left;
   };
   const ids = jobs.map(({ id }) => id);
@@ -374,6 +375,6 @@ async function changeLocked(
   const names = new Map(jobs.map(({ id, name }) => [id, name]));
   for (const id of left) {
     const missing = await retryConflicts(() => commit([id], true));
-    if (missing.length > 0) report.skip('not_found', names.get(id) ?? '');
+    if (missing.length > 0) tally.skip('not_found', names.get(id) ?? '');
   }
 }

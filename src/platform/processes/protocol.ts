@@ -9,8 +9,8 @@ export type Program = {
 };
 
 /**
- * `run`: runs a program to its end. `start`: starts a program and hands over its streams, each with a report; `ack` confirms
- * that all streams have arrived. `detach`: starts a program that outlives its caller; its output arrives in reports, and
+ * `run`: runs a program to its end. `start`: starts a program and hands over its streams, each with an event; `ack` confirms
+ * that all streams have arrived. `detach`: starts a program that outlives its caller; its output arrives in events, and
  * `write` sends input.
  */
 export type Command =
@@ -31,7 +31,8 @@ export type ProgramExit = {
   exceededLimit: boolean;
 };
 
-export type Report =
+/** What happens to a program, from the starter. */
+export type StarterEvent =
   | { id: number; kind: 'ended'; ending: ProgramExit }
   /** Sent with a stream of the program. `descriptor` is the stream's number in the program. Standard input comes last. */
   | { id: number; kind: 'stream'; descriptor: number; pid: number | undefined }

@@ -10,7 +10,7 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import type { Socket } from 'node:net';
 import { join } from 'node:path';
 import { type Duplex, PassThrough } from 'node:stream';
-import type { Command, Program, ProgramExit, Report } from './protocol.ts';
+import type { Command, Program, ProgramExit, StarterEvent } from './protocol.ts';
 
 export type { Program };
 
@@ -19,7 +19,7 @@ const GRACE_MS = 5_000;
 const MAX_BYTES = 16 * 2 ** 20;
 
 type ReceivedReport =
-  | Exclude<Report, { kind: 'failed' }>
+  | Exclude<StarterEvent, { kind: 'failed' }>
   | { id: number; kind: 'failed'; error: Error };
 type Listener = (received: ReceivedReport, stream?: Duplex) => void;
 type Starter = { child: ChildProcess; listeners: Map<number, Listener> };
@@ -51,9 +51,9 @@ export function runProgram(program: Program, options: RunOptions = {}): Promise<
     killing = setTimeout(() => send({ id, kind: 'kill', signal: 'SIGKILL' }), GRACE_MS);
   };
   // `sendCommand` throws if not even the starter can be started; nothing needs cleanup then.
-  sendCommand({ id, kind: 'run', program, input, maxBytes }, (report) => {
-    if (report.kind === 'failed') reject(report.error);
-    else if (report.kind === 'ended') resolve(report.ending);
+  sendCommand({ id, kind: 'run', program, input, maxBytes }, (event) => {
+    if (event.kind === 'failed') reject(event.error);
+    else if (event.kind === 'ended') resolve(event.ending);
   });
   const timer = timeoutMs === undefined ? undefined : setTimeout(end, timeoutMs);
   signal?.addEventListener('abort', end, { once: true });
@@ -104,13 +104,13 @@ export function startDetached(
   const id = ++count;
   let partialLine = '';
   let ending: ProgramExit | undefined;
-  sendCommand({ id, kind: 'detach', program, errors }, (report) => {
-    if (report.kind === 'failed') ended.reject(report.error);
-    else if (report.kind === 'ended') {
-      ending = report.ending;
+  sendCommand({ id, kind: 'detach', program, errors }, (event) => {
+    if (event.kind === 'failed') ended.reject(event.error);
+    else if (event.kind === 'ended') {
+      ending = event.ending;
       ended.resolve(ending);
-    } else if (report.kind === 'output') {
-      const lines = (partialLine + report.text).split('\n');
+    } else if (event.kind === 'output') {
+      const lines = (partialLine + event.text).split('\n');
       partialLine = lines.pop() ?? '';
       for (const line of lines) onLine(line);
     }
@@ -174,25 +174,25 @@ export function startProgram(
       kill: (signal) => send({ id, kind: 'kill', signal }),
     });
   };
-  const listener: Listener = (report, stream) => {
-    if (report.kind === 'failed') fail(report.error);
-    else if (report.kind === 'ended') {
+  const listener: Listener = (event, stream) => {
+    if (event.kind === 'failed') fail(event.error);
+    else if (event.kind === 'ended') {
       send({ id, kind: 'ack' });
       // Destroyed, so that code that writes to it gets an error.
       streams.get(0)?.destroy();
-      ended.resolve(report.ending);
+      ended.resolve(event.ending);
       if (!isTaken)
         fail(createError('the streams of a program could not be handed over', 'EMFILE'));
-    } else if (report.kind === 'stream') {
+    } else if (event.kind === 'stream') {
       // Write errors are ignored, because the result of the program shows the failure.
       stream?.on('error', () => {});
-      streams.set(report.descriptor, stream);
-      if (report.descriptor > 0) return;
+      streams.set(event.descriptor, stream);
+      if (event.descriptor > 0) return;
       // Node reads from each socket that it receives, and would end standard input when the program closes it, as if the
       // writer had ended it. A pipeline into it whose source ends later would then wait forever.
       if (stream) stream.allowHalfOpen = true;
       send({ id, kind: 'ack' });
-      take(report.pid);
+      take(event.pid);
     }
   };
   sendCommand({ id, kind: 'start', program, pipes }, listener);
@@ -204,18 +204,18 @@ function closedStream(): PassThrough {
   return new PassThrough().on('error', () => {});
 }
 
-/** Sends a command that starts a program, and calls `listener` with the reports about it. */
+/** Sends a command that starts a program, and calls `listener` with the events of the program. */
 function sendCommand(command: Command & { program: Program }, listener: Listener): void {
   starter ??= spawnStarter();
   const { listeners, child } = starter;
   const keepsAlive = command.kind !== 'detach';
   if (keepsAlive) changeRunningCount(child, 1);
-  listeners.set(command.id, (report, stream) => {
-    if (report.kind === 'ended' || report.kind === 'failed') {
+  listeners.set(command.id, (event, stream) => {
+    if (event.kind === 'ended' || event.kind === 'failed') {
       listeners.delete(command.id);
       if (keepsAlive) changeRunningCount(child, -1);
     }
-    listener(report, stream);
+    listener(event, stream);
   });
   send(command);
 }
@@ -237,12 +237,12 @@ function spawnStarter(): Starter {
   });
   child.stdin?.on('error', () => {});
   const started: Starter = { child, listeners: new Map() };
-  child.on('message', (report: Report, stream?: Socket) => {
-    const { id } = report;
+  child.on('message', (event: StarterEvent, stream?: Socket) => {
+    const { id } = event;
     const received: ReceivedReport =
-      report.kind === 'failed'
-        ? { id, kind: report.kind, error: createError(report.message, report.code) }
-        : report;
+      event.kind === 'failed'
+        ? { id, kind: event.kind, error: createError(event.message, event.code) }
+        : event;
     started.listeners.get(id)?.(received, stream);
   });
   const failAll = (message: string, code = 'EAGAIN') => {

@@ -7,7 +7,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { closeSync, openSync } from 'node:fs';
 import type { Socket } from 'node:net';
-import type { Command, ProgramExit, Report } from './protocol.ts';
+import type { Command, ProgramExit, StarterEvent } from './protocol.ts';
 
 /** Limit of the error output that is kept. */
 const MAX_STDERR = 16_384;
@@ -16,9 +16,9 @@ const MAX_STDERR = 16_384;
 const CHECK_MS = 20;
 
 const children = new Map<number, ChildProcess>();
-const sendReport = (report: Report, stream?: Socket) => {
+const sendEvent = (event: StarterEvent, stream?: Socket) => {
   // If not connected, the parent process has ended.
-  if (process.connected) process.send?.(report, stream, {}, () => {});
+  if (process.connected) process.send?.(event, stream, {}, () => {});
 };
 
 process.on('message', (command: Command) => {
@@ -81,7 +81,7 @@ function run({ id, program, input, maxBytes }: Command & { kind: 'run' }): void 
   child.once('close', (code, signal) => {
     if (!children.delete(id)) return;
     const [stdout, stderr] = [Buffer.concat(chunks), errors()];
-    sendReport({
+    sendEvent({
       id,
       kind: 'ended',
       ending: { code, signal, stdout, stderr, exceededLimit: size > maxBytes },
@@ -140,7 +140,7 @@ function beginHandover({ id, program, pipes }: Start): void {
   const handOver = (descriptor: number) => {
     const stream = stdio[descriptor] as HandedOver | null;
     stream?._handle?.readStop();
-    sendReport({ id, kind: 'stream', descriptor, pid }, stream ?? undefined);
+    sendEvent({ id, kind: 'stream', descriptor, pid }, stream ?? undefined);
   };
   for (let descriptor = 1; descriptor < stdio.length; descriptor++)
     if (descriptor !== 2) handOver(descriptor);
@@ -151,7 +151,7 @@ function beginHandover({ id, program, pipes }: Start): void {
       child.stderr?.destroy();
       if (!children.delete(id)) return;
       const [stdout, stderr] = [new Uint8Array(), errors()];
-      sendReport({
+      sendEvent({
         id,
         kind: 'ended',
         ending: { code, signal, stdout, stderr, exceededLimit: false },
@@ -191,7 +191,7 @@ function detach({ id, program, errors }: Command & { kind: 'detach' }): void {
   detached.add(child);
   child.stdout
     ?.setEncoding('utf8')
-    .on('data', (text: string) => sendReport({ id, kind: 'output', text }));
+    .on('data', (text: string) => sendEvent({ id, kind: 'output', text }));
   child.once('exit', (code, signal) => {
     if (!children.delete(id)) return;
     const ending: ProgramExit = {
@@ -201,14 +201,14 @@ function detach({ id, program, errors }: Command & { kind: 'detach' }): void {
       stderr: '',
       exceededLimit: false,
     };
-    sendReport({ id, kind: 'ended', ending });
+    sendEvent({ id, kind: 'ended', ending });
   });
 }
 
 /** @returns undefined if the program could not be started; the failure is reported */
 function spawnWatched(id: number, start: () => ChildProcess): ChildProcess | undefined {
   const failed = ({ code, message }: NodeJS.ErrnoException) => {
-    if (children.delete(id)) sendReport({ id, kind: 'failed', code, message });
+    if (children.delete(id)) sendEvent({ id, kind: 'failed', code, message });
   };
   try {
     const child = start();
@@ -219,7 +219,7 @@ function spawnWatched(id: number, start: () => ChildProcess): ChildProcess | und
     return child;
   } catch (error) {
     const { code, message } = error as NodeJS.ErrnoException;
-    sendReport({ id, kind: 'failed', code, message });
+    sendEvent({ id, kind: 'failed', code, message });
     return undefined;
   }
 }
