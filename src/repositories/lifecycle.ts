@@ -2,7 +2,7 @@
  * Creates, changes and deletes repositories.
  *
  * The disk follows the database: the folder is created before the row commits and removed after the row is deleted, so
- * every row has a folder. A note on disk records the operation first, and the next start cleans up after a kill
+ * every row has a folder. A note of the operation is on disk first, and the next start cleans up after a kill
  * (`recovery.ts`).
  */
 

@@ -4,7 +4,7 @@
  *
  *   <root>/yz/wx/<…wxyz>.git      a repository; the end of its id is random, the beginning is the creation time
  *   <root>/new/<server>/          repositories under construction; renamed into place when complete
- *   <root>/begun/<server>/<id>.*  records of pending operations, which are not yet complete in the database
+ *   <root>/begun/<server>/<id>.*  notes of pending operations, which are not yet complete in the database
  *   <root>/trash/<server>/        repositories renamed away from their place; their files are being removed
  *
  * After a crash, the server reads its pending operations at startup. There are only as many as operations that were in
@@ -37,13 +37,13 @@ type FirstCommit = {
   files: Record<string, string>;
 };
 
-/** An operation on a repository that is recorded on disk and not yet complete in the database. */
+/** An operation on a repository that is noted on disk and not yet complete in the database. */
 export type PendingOperation<T = unknown> = {
   /** The id of the repository. */
   id: string;
   /** For the code that finishes or undoes the operation. */
   data: T;
-  /** Removes the record. */
+  /** Removes the note. */
   finish(): Promise<void>;
 };
 
@@ -175,8 +175,8 @@ export class Disk {
   }
 
   /**
-   * Records an operation on disk, so that it survives a kill; with `flush`, also a power loss. `finish` removes the
-   * record.
+   * Notes an operation on disk, so that it survives a kill; with `flush`, also a power loss. `finish` removes the
+   * note.
    */
   async beginOperation<T>(
     id: string,
@@ -191,7 +191,7 @@ export class Disk {
       await mkdir(this.#operations, { recursive: true });
       await write();
     });
-    return { id, data, finish: () => removeRecord(file) };
+    return { id, data, finish: () => removeNote(file) };
   }
 
   /** Reads the pending operations of this server. At startup, these are the ones that a crash interrupted. */
@@ -218,14 +218,14 @@ export class Disk {
   }
 
   async #read(file: string): Promise<PendingOperation> {
-    const data = parseRecord(await readFile(file, 'utf8'));
+    const data = parseNote(await readFile(file, 'utf8'));
     const id = basename(file).split('.')[0] as string;
-    return { id, data, finish: () => removeRecord(file) };
+    return { id, data, finish: () => removeNote(file) };
   }
 }
 
-/** Removes the record of an operation. The record may be gone already. */
-async function removeRecord(file: string): Promise<void> {
+/** Removes the note of an operation. The note may be gone already. */
+async function removeNote(file: string): Promise<void> {
   await unlink(file).catch((error: NodeJS.ErrnoException) => {
     if (error.code !== 'ENOENT') throw error;
   });
@@ -244,8 +244,8 @@ async function isAbandoned(path: string): Promise<boolean> {
   return Date.now() - mtimeMs > ABANDONED_MS;
 }
 
-/** Null for a record that a power loss truncated. The repository id is in its file name. */
-function parseRecord(text: string): unknown {
+/** Null for a note that a power loss truncated. The repository id is in its file name. */
+function parseNote(text: string): unknown {
   try {
     return JSON.parse(text);
   } catch {

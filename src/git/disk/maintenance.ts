@@ -117,7 +117,7 @@ function emptyIfMissing(error: NodeJS.ErrnoException): Dirent[] {
 }
 
 /**
- * Removes quarantines that `quarantines.ts` has no record of, for example after a power loss, and packs whose joining
+ * Removes quarantines that `quarantines.ts` has no note of, for example after a power loss, and packs whose joining
  * was killed.
  */
 async function removeUnfinished(dir: string): Promise<void> {

@@ -12,7 +12,7 @@ import { join } from 'node:path';
 import type { GitExit } from '../../platform/processes/git-started.ts';
 import type { Disk, PendingOperation } from './disk.ts';
 
-/** Record of a push on disk, from its beginning to its end. */
+/** Note of a push on disk, from its beginning to its end. */
 export type PendingReceive = { kind: 'receiving' };
 
 export const QUARANTINE_PREFIX = 'tmp_objdir-';
@@ -38,11 +38,11 @@ export class Quarantines {
     clean: () => Promise<void>,
   ): Promise<GitExit> {
     this.#receiving.set(id, (this.#receiving.get(id) ?? 0) + 1);
-    let record: PendingOperation | undefined;
+    let note: PendingOperation | undefined;
     let hasExited = false;
     try {
       // Not flushed: maintenance finds quarantines after a power loss by their age (`maintenance.ts`).
-      record = await this.#disk.beginOperation<PendingReceive>(
+      note = await this.#disk.beginOperation<PendingReceive>(
         id,
         { kind: 'receiving' },
         { flush: false },
@@ -56,7 +56,7 @@ export class Quarantines {
       else this.#receiving.delete(id);
       if (this.#needsCleanup.has(id)) await this.remove(id);
       if (!hasExited) await clean();
-      await record?.finish();
+      await note?.finish();
     }
   }
 

@@ -166,7 +166,7 @@ function isMissing(error: unknown): boolean {
  * 1. Before git updates a ref, all refs are packed into one file, which is synced. It contains every acknowledged ref.
  * 2. After git has updated the refs, and before the push is acknowledged, they are packed and synced again.
  * 3. A power loss between steps 1 and 2 may leave empty ref files. The next start removes them, and the packed values
- *    from step 1 apply again, which is correct because the push was not acknowledged. The record of the push on disk
+ *    from step 1 apply again, which is correct because the push was not acknowledged. The note of the push on disk
  *    lists the refs to check.
  *
  * A kill of the server alone loses nothing, because the kernel still has the data that git wrote.

@@ -59,7 +59,7 @@ export async function findKnownChunks(
  * Writes the chunk rows of a stored pack, in the transaction that commits the pack.
  * @returns the total bytes of the chunks that point to this pack afterwards
  */
-export type RecordChunks = (
+export type WriteChunks = (
   client: pg.PoolClient,
   storeId: number,
   pack: StoredPack,
@@ -69,7 +69,7 @@ export type RecordChunks = (
 export class PackWriter {
   readonly #deps: Deps;
   readonly #storeId: number;
-  readonly #record: RecordChunks;
+  readonly #writeChunks: WriteChunks;
   readonly #stopping = new AbortController();
   readonly #signal: AbortSignal;
   readonly #committed: CommittedPack[] = [];
@@ -77,10 +77,15 @@ export class PackWriter {
   #open: OpenPack | undefined;
   #closing: Promise<void> = Promise.resolve();
 
-  constructor(deps: Deps, storeId: number, signal: AbortSignal, record: RecordChunks = addChunks) {
+  constructor(
+    deps: Deps,
+    storeId: number,
+    signal: AbortSignal,
+    writeChunks: WriteChunks = addChunks,
+  ) {
     this.#deps = deps;
     this.#storeId = storeId;
-    this.#record = record;
+    this.#writeChunks = writeChunks;
     this.#signal = AbortSignal.any([signal, this.#stopping.signal]);
   }
 
@@ -164,9 +169,9 @@ export class PackWriter {
   async #close(pack: OpenPack): Promise<void> {
     pack.contents.end();
     await pack.stored;
-    const since = await commitPack(this.#deps, this.#storeId, pack, this.#record);
+    const since = await commitPack(this.#deps, this.#storeId, pack, this.#writeChunks);
     // Chunks that a rewrite moved stay valid in the new pack, so `abandon` must not remove them.
-    if (this.#record === addChunks) this.#committed.push({ id: pack.id, since });
+    if (this.#writeChunks === addChunks) this.#committed.push({ id: pack.id, since });
     this.#unfinished.delete(pack);
   }
 }
@@ -192,7 +197,7 @@ async function commitPack(
   { pool }: Pick<Deps, 'pool'>,
   storeId: number,
   pack: StoredPack,
-  record: RecordChunks,
+  writeChunks: WriteChunks,
 ): Promise<string> {
   const { id, bytes } = pack;
   return inPoolTransaction(pool, async (client) => {
@@ -202,7 +207,7 @@ async function commitPack(
       [id, bytes, sizeTierOf(bytes)],
     );
     if (rowCount === 0) throw new Error('storing a pack took longer than the grace period');
-    const live = await record(client, storeId, pack);
+    const live = await writeChunks(client, storeId, pack);
     const { rows } = await client.query<{ since: string }>(
       'update large_packs set live_bytes = $2 where id = $1 returning now()::text as since',
       [id, live],

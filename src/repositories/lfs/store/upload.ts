@@ -10,7 +10,7 @@ import type { DiskSpace } from '../../../platform/storage/disk-space.ts';
 import type { Storage } from '../../../platform/storage/storage.ts';
 import { hashKey } from './chunking.ts';
 import { BodyTooLong, BodyTooShort, type Chunk, type HashingPool } from './hashing.ts';
-import { addChunks, findKnownChunks, moveChunks, PackWriter, type RecordChunks } from './packs.ts';
+import { addChunks, findKnownChunks, moveChunks, PackWriter, type WriteChunks } from './packs.ts';
 import {
   type ChunkLocation,
   DamagedChunkError,
@@ -108,8 +108,8 @@ async function receive(
   const lost = found === 'damaged' ? await findDamagedChunks(deps, { storeId, oid }, signal) : null;
   // A resumable upload finishes storing the received bytes after its client has disconnected.
   const until = progress ? NEVER : signal;
-  const record = lost ? replaceChunks : addChunks;
-  const packs = isKnown ? null : new PackWriter(deps, storeId, until, record);
+  const writeChunks = lost ? replaceChunks : addChunks;
+  const packs = isKnown ? null : new PackWriter(deps, storeId, until, writeChunks);
   const recipe = isKnown ? null : new Recipe();
   /** Bytes whose chunks are all in the store or in packs. */
   let taken = 0;
@@ -241,7 +241,7 @@ async function* findDamagedInRun(
 }
 
 /** Like `addChunks`, but points chunks that the store has to the new pack as well. */
-const replaceChunks: RecordChunks = async (client, storeId, pack) => {
+const replaceChunks: WriteChunks = async (client, storeId, pack) => {
   await moveChunks(client, storeId, pack, null);
   return addChunks(client, storeId, pack);
 };
