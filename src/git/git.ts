@@ -76,19 +76,19 @@ export async function openGit({
   await installHooks(hooks);
   const objects = new CatFilePool();
   const tasks = new Tasks(onError);
-  const turns = new FairSemaphore(READERS);
+  const readSlots = new FairSemaphore(READERS);
   const locks = new StaleLocks({ isAlone });
   return {
     disk,
     quarantines: new Quarantines(disk),
     locks,
     objects,
-    history: new HistoryCache(turns),
-    diffs: new DiffReader(turns),
-    lastCommits: new LastCommits(turns),
-    activity: new Activity(turns),
+    history: new HistoryCache(readSlots),
+    diffs: new DiffReader(readSlots),
+    lastCommits: new LastCommits(readSlots),
+    activity: new Activity(readSlots),
     searches: new Searches(),
-    readSlots: turns,
+    readSlots,
     ...openTransferSemaphores(transfers),
     maintenance: new Maintenance(tasks, locks),
     tasks,

@@ -22,8 +22,8 @@ export type Scope = (typeof SCOPES)[number];
 /** Each role includes the roles before it. */
 const ROLES_ASCENDING: readonly Role[] = ['read', 'write', 'admin'];
 
-function includesRole(held: Role, needed: Role): boolean {
-  return ROLES_ASCENDING.indexOf(held) >= ROLES_ASCENDING.indexOf(needed);
+function includesRole(role: Role, needed: Role): boolean {
+  return ROLES_ASCENDING.indexOf(role) >= ROLES_ASCENDING.indexOf(needed);
 }
 
 /** Scope → the scopes that it includes. */

@@ -214,7 +214,10 @@ type ReadByCommit<T> = (
   shas: string[],
 ) => Promise<Map<string, T>>;
 
-/** Commits of one repository that are requested in the same turn, such as those of a page, share one statement. */
+/**
+ * Commits of one repository that are requested in the same iteration of the event loop, such as those of a page, share one
+ * statement.
+ */
 function batchByCommit<T>(read: ReadByCommit<T>) {
   const coalesced = coalesce<Map<string, T>>();
   const requested = new Map<string, Set<string>>();

@@ -67,7 +67,7 @@ export class ConcurrencyLimits {
     );
   }
 
-  /** Whether an unclaimed webhook may be waiting for the slot of this webhook, which must then yield it after its turn. */
+  /** Whether an unclaimed webhook may be waiting for the slot of this webhook, which then yields it (`sender.ts`). */
   isSlotWanted({ namespaceId, isSlow }: ActiveWebhook): boolean {
     if (this.isFull) return true;
     return isSlow

@@ -31,7 +31,7 @@ import { failUnwantedDeliveries } from './unwanted.ts';
 import type { WebhookDeps } from './webhooks.ts';
 
 /** How long a webhook keeps its slot while other webhooks wait for a slot. */
-const TURN_MS = 5_000;
+const MIN_SLOT_MS = 5_000;
 /** Interval of the search for due retries, and for webhooks of a dead server. */
 const POLL_MS = 1_000;
 /** Pause before the next round. Rounds that are requested meanwhile are coalesced. */
@@ -215,8 +215,8 @@ class Sender implements AsyncDisposable {
     const limits = new ConcurrencyLimits(this.#queues.values());
     this.#isLimited = limits.isLimiting;
     for (const queue of this.#queues.values()) {
-      const isTurnOver = Date.now() - queue.claimedAt >= TURN_MS;
-      if (!limits.isSlotWanted(queue) || queue.yieldsSlot || !isTurnOver) continue;
+      const mayYield = Date.now() - queue.claimedAt >= MIN_SLOT_MS;
+      if (!limits.isSlotWanted(queue) || queue.yieldsSlot || !mayYield) continue;
       queue.yieldsSlot = true;
       queue.requeue();
     }

@@ -2,7 +2,7 @@
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { followEvents } from '../../src/platform/events/read.ts';
-import { readFeedPage } from '../../src/platform/events/slice.ts';
+import { readFeedPage } from '../../src/platform/events/feed-page.ts';
 import { eventually } from '../support/eventually.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { remove, submit, until } from '../support/submit.ts';

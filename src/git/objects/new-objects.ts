@@ -94,14 +94,14 @@ async function* listMatchingIds(
 class ObjectSplitter {
   /** Bytes of incomplete objects, their number, and the number needed for the next object. */
   #rest: Buffer[] = [];
-  #held = 0;
+  #bytes = 0;
   #needed = 1;
 
   push(chunk: Buffer): NewObject[] {
     this.#rest.push(chunk);
-    this.#held += chunk.length;
+    this.#bytes += chunk.length;
     // Chunks are joined only when an object is complete, so that a large file is joined once.
-    if (this.#held < this.#needed) return [];
+    if (this.#bytes < this.#needed) return [];
     const all = this.#rest.length === 1 ? chunk : Buffer.concat(this.#rest);
     const objects: NewObject[] = [];
     let at = 0;
@@ -121,7 +121,7 @@ class ObjectSplitter {
       at = next;
     }
     this.#rest = at < all.length ? [all.subarray(at)] : [];
-    this.#held = all.length - at;
+    this.#bytes = all.length - at;
     return objects;
   }
 }

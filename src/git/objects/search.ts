@@ -44,7 +44,7 @@ const MAX_LINE_BYTES = 400;
 const MAX_LINES_PER_FILE = 20;
 const NEWLINE = 10;
 /** Paths checked before the event loop runs other work; they take some milliseconds. */
-const PATHS_PER_SLICE = 5_000;
+const PATHS_PER_YIELD = 5_000;
 /** Memory limit of `git grep`: a short pattern can take gigabytes. */
 const MAX_MEMORY_KB = 1_500_000;
 /** Limit for the product of all repetition counts in a pattern. */
@@ -117,7 +117,7 @@ async function selectPaths(
   const otherMatches: string[] = [];
   let count = 0;
   for (let at = 0, end = list.indexOf('\0'); end >= 0; at = end + 1, end = list.indexOf('\0', at)) {
-    if (++count % PATHS_PER_SLICE === 0) await yieldToEventLoop();
+    if (++count % PATHS_PER_YIELD === 0) await yieldToEventLoop();
     const path = list.slice(at, end);
     const folded = path.toLowerCase();
     if (!words.every((word) => folded.includes(word))) continue;

@@ -98,7 +98,7 @@ const TOO_LARGE = 'pack exceeds maximum allowed size';
 /** The side band for the client's terminal. */
 const TERMINAL = 2;
 
-/** Output of git to its client. Passes output on; from `hold` on, keeps output until `release`. */
+/** Output of git to its client. Passes output on; from `startBuffering` on, keeps output until `release`. */
 class PushOutput {
   readonly ending: Promise<GitExit>;
   readonly #output: Writable;
@@ -107,8 +107,8 @@ class PushOutput {
   /** Start of a packet that is not complete yet. */
   #rest: Buffer = Buffer.alloc(0);
   /** One line per ref, whose number `hooks.ts` limits, and keep-alive packets. */
-  readonly #held: Buffer[] = [];
-  #holds = false;
+  readonly #buffered: Buffer[] = [];
+  #isBuffering = false;
 
   constructor(process: GitProcess, output: Writable, { limit }: PushRules) {
     this.#output = output;
@@ -129,21 +129,21 @@ class PushOutput {
         ? Buffer.from(pktLine(`${String.fromCharCode(TERMINAL)}error: ${this.#reason}\n`))
         : packet,
     );
-    if (!this.#holds) return Buffer.concat(output);
-    this.#held.push(...output);
+    if (!this.#isBuffering) return Buffer.concat(output);
+    this.#buffered.push(...output);
     return Buffer.alloc(0);
   }
 
-  hold(): void {
-    this.#holds = true;
+  startBuffering(): void {
+    this.#isBuffering = true;
   }
 
-  get held(): Buffer {
-    return Buffer.concat(this.#held);
+  get buffered(): Buffer {
+    return Buffer.concat(this.#buffered);
   }
 
   release(): void {
-    for (const chunk of this.#held) if (!this.#output.destroyed) this.#output.write(chunk);
+    for (const chunk of this.#buffered) if (!this.#output.destroyed) this.#output.write(chunk);
   }
 }
 
@@ -169,7 +169,7 @@ async function handlePush(
     updates = await withoutMissingRefs(dir, push.commands);
     const verdict = await rules.judge(push, signal);
     accepted = verdict.accepted;
-    if (accepted) output.hold();
+    if (accepted) output.startBuffering();
     endTracking();
     writeVerdict(hook, verdict);
   };
@@ -189,7 +189,7 @@ async function handlePush(
   }
   const refs = updates.map(({ ref }) => ref);
   if (hasMany) await syncRefs(dir, refs);
-  const reported = reportedRefs(output.held);
+  const reported = reportedRefs(output.buffered);
   await rules.settle(reported && updates.filter(({ ref }) => reported.has(ref)));
   output.release();
   return ending;

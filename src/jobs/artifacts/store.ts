@@ -8,7 +8,7 @@ import { posix } from 'node:path';
 import { Readable, Transform } from 'node:stream';
 import { json } from 'node:stream/consumers';
 import { pipeline } from 'node:stream/promises';
-import { setImmediate as nextTurn } from 'node:timers/promises';
+import { setImmediate as yieldToEventLoop } from 'node:timers/promises';
 import { createGunzip, gzipSync } from 'node:zlib';
 import { extract, type Header } from 'tar-stream';
 import { type ByteRange, removeAll, type Storage } from '../../platform/storage/storage.ts';
@@ -88,7 +88,7 @@ async function* encodeIndex(index: readonly IndexEntry[]): AsyncGenerator<Buffer
   for (let start = 0; start < index.length; start += INDEX_STEP) {
     const part = JSON.stringify(index.slice(start, start + INDEX_STEP));
     yield Buffer.from((start === 0 ? '[' : ',') + part.slice(1, -1));
-    await nextTurn();
+    await yieldToEventLoop();
   }
   yield Buffer.from(index.length === 0 ? '[]' : ']');
 }
@@ -264,15 +264,15 @@ export async function openArtifact(
     async open({ start, end } = { start: 0, end: sizeBytes - 1 }) {
       const member = await deps.storage.open(archiveKey(key), memberRange);
       if (!member) throw new Error(`the archive of job ${key.jobId} was removed`);
-      const slice = new Slice(skip + start, end - start + 1);
-      void pipeline(member.contents, createGunzip(), slice).catch((e) => slice.destroy(e));
-      return slice;
+      const range = new RangeStream(skip + start, end - start + 1);
+      void pipeline(member.contents, createGunzip(), range).catch((e) => range.destroy(e));
+      return range;
     },
   };
 }
 
 /** A stream that drops the first `skip` bytes and passes the next `take` bytes. */
-class Slice extends Transform {
+class RangeStream extends Transform {
   #skip: number;
   #take: number;
   constructor(skip: number, take: number) {

@@ -101,8 +101,8 @@ class JobWorker implements Worker {
   #background: Promise<unknown>[] = [];
   #reservations: Reservations = new Map();
   /** No job in the queue waits for this worker's machines, so freed capacity needs no claim until a job arrives. */
-  #isDrained = false;
-  /** While a claim runs, freed capacity only sets `#hasNewRoom`. After the claim, `#isDrained` decides whether to wake. */
+  #isQueueEmpty = false;
+  /** While a claim runs, freed capacity only sets `#hasNewRoom`. After the claim, `#isQueueEmpty` decides whether to wake. */
   #isClaiming = false;
   #hasNewRoom = false;
   #dueQueriedAt = Number.NEGATIVE_INFINITY;
@@ -199,7 +199,7 @@ class JobWorker implements Worker {
   /** Notifies only this process, because the freed capacity is of no use to other workers. */
   #onCapacityFreed(): void {
     if (this.#isClaiming) this.#hasNewRoom = true;
-    else if (!this.#isDrained) this.#deps.bus.notify('queue');
+    else if (!this.#isQueueEmpty) this.#deps.bus.notify('queue');
   }
 
   /** Claims jobs each time the queue is notified, until the server stops. */
@@ -222,12 +222,12 @@ class JobWorker implements Worker {
   /** @returns whether another transaction has locked a job that was next; there is no notification when it unlocks the job */
   async #claimAll(): Promise<boolean> {
     const skipList = createSkipList();
-    this.#isDrained = false;
+    this.#isQueueEmpty = false;
     this.#isClaiming = true;
     this.#hasNewRoom = false;
     try {
       // A job that starts writes to the disk. The queue is notified when there is enough space again.
-      if (!this.#deps.space.low) this.#isDrained = await this.#claimUntilFull(skipList);
+      if (!this.#deps.space.low) this.#isQueueEmpty = await this.#claimUntilFull(skipList);
     } finally {
       this.#isClaiming = false;
     }
@@ -253,7 +253,7 @@ class JobWorker implements Worker {
       const isLocked = claims.length < admitted.length;
       if (isLocked) skipList.addUnclaimed(admitted, claims);
       const sawWholePools = !isLong && !hasPassedOverJobs && admitted.length < shortScan;
-      // All jobs of these pools are claimed. The queue is drained if the pools are all that the worker could claim from
+      // All jobs of these pools are claimed. The queue is empty if the pools are all that the worker could claim from
       // without any attempts. A job that arrives later wakes the worker.
       if (sawWholePools && !isLocked)
         return (

@@ -229,10 +229,10 @@ class RecentPages {
   add(page: JournalPage, lines: () => LineEntry[]): void {
     if (this.#count === 0) return;
     this.#pages.push({ count: page.lines, lines });
-    let held = 0;
+    let lines = 0;
     const kept = this.#pages.findLastIndex(({ count }) => {
-      held += count;
-      return held >= this.#count;
+      lines += count;
+      return lines >= this.#count;
     });
     if (kept > 0) this.#pages = this.#pages.slice(kept);
   }

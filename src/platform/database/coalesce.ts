@@ -4,7 +4,7 @@
  */
 export type Coalesced<T> = (key: string, read: () => Promise<T>) => Promise<T>;
 
-/** Reads start after the current turn of the event loop. */
+/** Reads start after the current iteration of the event loop. */
 export function coalesce<T>(): Coalesced<T> {
   const pending = new Map<string, Promise<T>>();
   return (key, read) => {

@@ -44,7 +44,7 @@ export function batchTransactions<T, R>(runners: Runners<T, R>, maxSize: number)
   async function runBatches(): Promise<void> {
     runningBatches++;
     isCollecting = true;
-    // Requests of the same turn of the event loop form one batch.
+    // Requests of the same iteration of the event loop form one batch.
     await nextTick();
     isCollecting = false;
     while (waiting.length > 0) {

@@ -53,7 +53,7 @@ type Subscriber = {
 /** Maximum number of events (at most 20 kB each) that the list keeps for a slow subscriber. */
 const MAX_EVENTS_BEHIND = 500;
 /**
- * Subscribers that are woken in one turn of the event loop. Waking 5,000 at once blocked all other requests for a second,
+ * Subscribers that are woken in one iteration of the event loop. Waking 5,000 at once blocked all other requests for a second,
  * and the first subscriber received its event only when the last one did.
  */
 const WAKE_GROUP_SIZE = 50;

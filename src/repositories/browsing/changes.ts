@@ -75,7 +75,7 @@ export function listChangedFiles(
   request: CursorPageRequest,
   allowance: Allowance,
 ): CursorPage<ChangedFile> {
-  const { items, ...slice } = paginateList(files, request, ({ path }) =>
+  const { items, ...pageInfo } = paginateList(files, request, ({ path }) =>
     Buffer.from(path).toString('base64url'),
   );
   const page = items.map(({ node }) => node);
@@ -88,7 +88,7 @@ export function listChangedFiles(
   const patchOf = async (file: FileShape, at: number) =>
     file.isBinary ? null : ((await patches())[at] ?? null);
   return {
-    ...slice,
+    ...pageInfo,
     items: items.map(({ cursor, node }, at) => ({
       cursor,
       node: { ...node, patch: () => patchOf(node, at) },

@@ -94,7 +94,7 @@ export async function findBlobDownload(
   return {
     size: info.size,
     async open(range = { start: 0, end: info.size - 1 }) {
-      return sliceStream(
+      return readRange(
         await withRepositoryFolder(services, id, (dir) => openBlob(dir, oid)),
         range,
       );
@@ -111,7 +111,7 @@ function largeFileSubject(repositoryId: string, oid: string): string {
 }
 
 /** Git can only output objects from the beginning, so the bytes before the range are discarded. */
-async function* sliceStream(
+async function* readRange(
   stream: Readable,
   { start, end }: { start: number; end: number },
 ): AsyncGenerator<Buffer> {

@@ -73,7 +73,7 @@ function chooseTransfer(offered: readonly unknown[]): BatchRequest['transfer'] {
 }
 
 /**
- * @param held the token that authenticated the request. The actions get the same token, because a new one would live
+ * @param lfsToken the token that authenticated the request. The actions get the same token, because a new one would live
  * longer
  * @throws AppError as `authorizeLfs`; 403 if the namespace has too little storage left for the uploads
  */
@@ -90,7 +90,7 @@ export async function answerBatch(
   viewer: Viewer,
   key: LfsRepositoryName,
   { operation, objects, transfer: chosen }: BatchRequest,
-  held?: LfsToken,
+  lfsToken?: LfsToken,
 ): Promise<BatchAnswer> {
   const id = await authorizeLfs(services, viewer, key, operation);
   const read = objects.map(readObject);
@@ -102,7 +102,7 @@ export async function answerBatch(
       ? await services.largeFiles.damaged(id, [...stored.keys()])
       : new Set();
   if (operation === 'upload') await requireStorageFor(services, id, findMissing(requested, stored));
-  const access = held ?? issueToken(services, viewer, id, operation);
+  const access = lfsToken ?? issueToken(services, viewer, id, operation);
   // With `tus`, git-lfs treats an empty object as uploaded without sending a request.
   const hasEmpty = requested.some(({ size }) => size === 0);
   const transfer = chosen === 'tus' && hasEmpty ? 'basic' : chosen;

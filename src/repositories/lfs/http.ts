@@ -128,9 +128,9 @@ function identifyByToken(services: Deps): RequestHandler {
     const token = /^Bearer +(\S+)$/i.exec(req.get('authorization') ?? '')?.[1];
     if (!token || !isLfsToken(token)) return next();
     try {
-      const { account, held } = await authenticateToken(services, token);
+      const { account, lfsToken } = await authenticateToken(services, token);
       req.viewer = { ...account, from: originOf(req) };
-      req.lfsToken = held;
+      req.lfsToken = lfsToken;
     } catch (cause) {
       req.viewer = { kind: 'anonymous', failure: Object.assign(toClientError(cause), { cause }) };
     }

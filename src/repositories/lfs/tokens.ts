@@ -82,11 +82,11 @@ export type LfsToken = { token: string; seconds: number };
 export async function authenticateToken(
   services: { pool: pg.Pool; usage: LastUsedRecorder; lfs: { tokens: LfsTokens } },
   token: string,
-): Promise<{ account: Account; held: LfsToken }> {
+): Promise<{ account: Account; lfsToken: LfsToken }> {
   const grant = services.lfs.tokens.read(token);
   if (!grant) throw invalidCredentialsError();
   const account = await readAccountByCredentialId(services, grant.credentialId);
-  return { account: narrowToGrant(account, grant), held: { token, seconds: grant.seconds } };
+  return { account: narrowToGrant(account, grant), lfsToken: { token, seconds: grant.seconds } };
 }
 
 /** Restricts the account to the rights of the grant. */

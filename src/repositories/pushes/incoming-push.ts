@@ -35,19 +35,19 @@ export function reject(...reasons: string[]): Verdict {
 }
 
 /** Maximum time without yielding to the event loop, because an attacker can craft a push that takes long to check. */
-const SLICE_MS = 10;
+const MAX_BUSY_MS = 10;
 
 /**
  * Creates a function to call in each iteration of a loop over untrusted input. Every 10 ms, the function yields to the
  * event loop and throws the reason of the signal if the signal has aborted.
  */
 export function createYielder(signal: AbortSignal): () => Promise<void> | undefined {
-  let sliceStart = performance.now();
+  let busySince = performance.now();
   return () => {
-    if (performance.now() - sliceStart < SLICE_MS) return undefined;
+    if (performance.now() - busySince < MAX_BUSY_MS) return undefined;
     return yieldToEventLoop().then(() => {
       signal.throwIfAborted();
-      sliceStart = performance.now();
+      busySince = performance.now();
     });
   };
 }

@@ -20,7 +20,7 @@
 import { readFileSync, unlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
-import { setImmediate as turn } from 'node:timers/promises';
+import { setImmediate as nextIteration } from 'node:timers/promises';
 import { DISK_FULL_EXIT, takeClaim } from '../supervisor/claim.ts';
 import { lowerPriority } from '../supervisor/priority.ts';
 import { closeInheritedDescriptors } from '../supervisor/proc.ts';
@@ -101,8 +101,8 @@ async function readCommands(dir: string): Promise<void> {
       network.catch(() => {});
       continue;
     }
-    // Waits one turn of the event loop, after which a signal for the previous attempt has been delivered.
-    await turn();
+    // Waits one iteration of the event loop, after which a signal for the previous attempt has been delivered.
+    await nextIteration();
     lowerPriority();
     if (!(await run(join(dir, command.attempt), network))) break;
     network = undefined;

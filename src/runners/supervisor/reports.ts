@@ -1,7 +1,7 @@
 /** Receives what the shell around a command in a container (`../container/wrapper.ts`) reports to its supervisor. */
 import { closeSync, constants, openSync } from 'node:fs';
 import { Socket } from 'node:net';
-import { setTimeout as delay, setImmediate as turn } from 'node:timers/promises';
+import { setTimeout as delay, setImmediate as nextIteration } from 'node:timers/promises';
 
 /** Maximum length of a line that the shell writes. */
 const MAX_REPORT_LENGTH = 64;
@@ -94,8 +94,9 @@ function readLines(fifo: string, onLine: (line: string) => void): { end(): Promi
       clearTimeout(pause);
       source.resume();
       closeSync(writer);
-      // Node runs timers before it reads. After a pause of this process, reports may still be unread: one more turn reads them.
-      await Promise.race([closed, delay(DRAIN_TIMEOUT_MS).then(() => turn())]);
+      // Node runs timers before it reads. After a pause of this process, reports may still be unread: one more iteration of the
+      // event loop reads them.
+      await Promise.race([closed, delay(DRAIN_TIMEOUT_MS).then(() => nextIteration())]);
     },
   };
 }
