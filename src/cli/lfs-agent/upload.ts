@@ -41,7 +41,7 @@ export class UploadError extends Error {
 const MIN_DELTA_BYTES = 65_536;
 /** A delta must save a tenth of the file. */
 const MAX_DELTA_SHARE = 0.9;
-const MAX_ATTEMPTS = 6;
+const MAX_TRIES = 6;
 const MAX_WAIT_SECONDS = 60;
 const MAX_ANSWER_BYTES = 65_536;
 /** The server answers a delta when it has assembled the object, of up to 64 GiB. */
@@ -154,14 +154,13 @@ type HttpRequest = {
 
 /** Repeats a request that failed for a temporary reason. @throws UploadError; AbortError */
 async function send(context: Context, request: HttpRequest): Promise<void> {
-  for (let attempt = 1; ; attempt++) {
+  for (let tries = 1; ; tries++) {
     try {
       return await sendOnce(context, request);
     } catch (error) {
       context.signal.throwIfAborted();
-      if (!(error instanceof UploadError && error.isTemporary) || attempt === MAX_ATTEMPTS)
-        throw error;
-      const seconds = Math.min(Math.max(error.retryAfter, 2 ** (attempt - 1)), MAX_WAIT_SECONDS);
+      if (!(error instanceof UploadError && error.isTemporary) || tries === MAX_TRIES) throw error;
+      const seconds = Math.min(Math.max(error.retryAfter, 2 ** (tries - 1)), MAX_WAIT_SECONDS);
       await delay(seconds * 1_000, undefined, { signal: context.signal });
     }
   }

@@ -56,21 +56,25 @@ function readCookie({ headers: { cookie = '' } }: Request, name: string): string
   return null;
 }
 
-/** Keeps the sealed state of a sign-in attempt while the browser is at the identity provider. */
-export function setAttemptCookie(
+/** Keeps the sealed authorization request while the browser is at the identity provider. */
+export function setAuthorizationCookie(
   res: Response,
   urls: Pick<Urls, 'base'>,
-  attempt: string,
+  sealed: string,
   seconds: number,
 ): void {
-  res.cookie(`${cookieName(urls)}-attempt`, attempt, {
+  res.cookie(`${cookieName(urls)}-attempt`, sealed, {
     ...cookieOptions(urls),
     maxAge: seconds * 1_000,
   });
 }
 
-/** Reads and clears the cookie, because an attempt is valid for one callback. */
-export function takeAttemptCookie(req: Request, res: Response, urls: Pick<Urls, 'base'>): string {
+/** Reads and clears the cookie, because an authorization request is valid for one callback. */
+export function takeAuthorizationCookie(
+  req: Request,
+  res: Response,
+  urls: Pick<Urls, 'base'>,
+): string {
   const name = `${cookieName(urls)}-attempt`;
   res.clearCookie(name, cookieOptions(urls));
   return readCookie(req, name) ?? '';

@@ -24,9 +24,9 @@ import {
   demandSameOrigin,
   readForm,
   readText,
-  setAttemptCookie,
+  setAuthorizationCookie,
   setSessionCookie,
-  takeAttemptCookie,
+  takeAuthorizationCookie,
 } from './session-cookie.ts';
 import { originOf } from './viewer.ts';
 
@@ -104,17 +104,17 @@ function addIssuerRoutes(router: Router, services: Deps, issuer: Issuer): void {
       const ticket = readText(req.query.connect);
       const connecting = ticket ? openConnectTicket(issuer, req.viewer, ticket) : null;
       const to = toLocalPath(req.query.to, urls);
-      const { url, attempt, seconds } = await issuer.begin(callback, to, connecting);
-      setAttemptCookie(res, urls, attempt, seconds);
+      const { url, sealed, seconds } = await issuer.begin(callback, to, connecting);
+      setAuthorizationCookie(res, urls, sealed, seconds);
       res.set('Cache-Control', 'no-store').redirect(303, url);
     })
     .all(refuseOtherMethods(['GET']));
   router
     .route(`${path}/callback`)
     .get(async (req, res) => {
-      const attempt = takeAttemptCookie(req, res, urls);
+      const sealed = takeAuthorizationCookie(req, res, urls);
       const url = new URL(req.originalUrl, urls.base);
-      const { claims, to, connecting } = await issuer.finish(url, attempt);
+      const { claims, to, connecting } = await issuer.finish(url, sealed);
       if (connecting) {
         const { config } = issuer;
         await connectIdentity(services, req.viewer, { config, claims, connecting });

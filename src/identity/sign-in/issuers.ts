@@ -15,7 +15,7 @@ const TIMEOUT_SECONDS = 10;
 /** How long provider metadata is cached. */
 const METADATA_TTL_MS = 3_600_000;
 /** Maximum time from the redirect to the provider until the callback. */
-const ATTEMPT_SECONDS = 600;
+const REQUEST_SECONDS = 600;
 const CLOCK_TOLERANCE_SECONDS = 30;
 /** Only asymmetric algorithms, and not `none`. */
 const ALGORITHMS = [
@@ -44,7 +44,7 @@ export type Claims = {
 };
 
 /** State of a sign-in, which the browser keeps encrypted while it is at the provider. */
-type Attempt = {
+type AuthorizationRequest = {
   state: string;
   nonce: string;
   verifier: string;
@@ -72,50 +72,50 @@ export class Issuer {
 
   /**
    * Starts a sign-in.
-   * @returns the URL to redirect the browser to, and the sealed attempt that it must send back within `seconds`
+   * @returns the URL to redirect the browser to, and the sealed request that it must send back within `seconds`
    * @throws AppError 503 when the provider is unavailable
    */
   async begin(
     callback: string,
     to: string,
     connecting: ConnectingSession | null = null,
-  ): Promise<{ url: string; attempt: string; seconds: number }> {
+  ): Promise<{ url: string; sealed: string; seconds: number }> {
     const { client } = await this.#getMetadata();
-    const attempt: Attempt = {
+    const request: AuthorizationRequest = {
       state: oidc.randomState(),
       nonce: oidc.randomNonce(),
       verifier: oidc.randomPKCECodeVerifier(),
       to,
-      expires: Date.now() + ATTEMPT_SECONDS * 1_000,
+      expires: Date.now() + REQUEST_SECONDS * 1_000,
       connecting,
     };
     const url = oidc.buildAuthorizationUrl(client, {
       redirect_uri: callback,
       scope: this.config.scopes,
-      state: attempt.state,
-      nonce: attempt.nonce,
-      code_challenge: await oidc.calculatePKCECodeChallenge(attempt.verifier),
+      state: request.state,
+      nonce: request.nonce,
+      code_challenge: await oidc.calculatePKCECodeChallenge(request.verifier),
       code_challenge_method: 'S256',
     });
-    const sealed = sealJson(this.#sealer, attempt, this.config.name);
-    return { url: url.href, attempt: sealed, seconds: ATTEMPT_SECONDS };
+    const sealed = sealJson(this.#sealer, request, this.config.name);
+    return { url: url.href, sealed, seconds: REQUEST_SECONDS };
   }
 
   /**
-   * Completes the attempt of the same browser with the callback URL.
-   * @throws AppError 401 when the callback does not belong to the attempt, 503 when the provider is unavailable
+   * Completes the authorization request of the same browser with the callback URL.
+   * @throws AppError 401 when the callback does not belong to the request, 503 when the provider is unavailable
    */
   async finish(
     url: URL,
     sealed: string,
   ): Promise<{ claims: Claims; to: string; connecting: ConnectingSession | null }> {
-    const attempt = openSealedJson<Attempt>(this.#sealer, sealed, this.config.name);
+    const request = openSealedJson<AuthorizationRequest>(this.#sealer, sealed, this.config.name);
     const { client } = await this.#getMetadata();
     try {
       const tokens = await oidc.authorizationCodeGrant(client, url, {
-        pkceCodeVerifier: attempt.verifier,
-        expectedState: attempt.state,
-        expectedNonce: attempt.nonce,
+        pkceCodeVerifier: request.verifier,
+        expectedState: request.state,
+        expectedNonce: request.nonce,
         idTokenExpected: true,
       });
       const idClaims = tokens.claims();
@@ -124,7 +124,7 @@ export class Issuer {
         ? await oidc.fetchUserInfo(client, tokens.access_token, idClaims.sub)
         : {};
       const claims = toClaims({ ...userInfo, ...idClaims }, this.config);
-      return { claims, to: attempt.to, connecting: attempt.connecting ?? null };
+      return { claims, to: request.to, connecting: request.connecting ?? null };
     } catch (error) {
       if (isIssuerUnavailable(error)) throw this.#unavailable(error);
       const { issuer, label } = this.config;
@@ -135,7 +135,7 @@ export class Issuer {
 
   /** Creates a ticket with which only this session can start to connect an identity, for ten minutes. */
   createTicket({ userId, sessionId }: ConnectingSession): string {
-    const expires = Date.now() + ATTEMPT_SECONDS * 1_000;
+    const expires = Date.now() + REQUEST_SECONDS * 1_000;
     return sealJson(this.#sealer, { userId, sessionId, expires }, this.#ticketContext);
   }
 

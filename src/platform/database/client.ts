@@ -40,8 +40,8 @@ const TRANSACTION_TIMEOUT_MS = 15_000;
 const CONNECT_MS = 10_000;
 /** Far longer than any statement takes. */
 const QUERY_MS = 120_000;
-/** Attempts of a transaction that conflicts with other transactions. PostgreSQL needs 1 s to detect a deadlock. */
-const MAX_ATTEMPTS = 4;
+/** Tries of a transaction that conflicts with other transactions. PostgreSQL needs 1 s to detect a deadlock. */
+const MAX_TRIES = 4;
 /** Prepared statements are kept as long as their connection, so statements beyond this number are not named. */
 const MAX_STATEMENTS = 500;
 
@@ -120,11 +120,11 @@ export async function inTransaction<T>(
 
 /** Runs a transaction again when PostgreSQL has rolled it back because of another one. */
 export async function retryConflicts<T>(transaction: () => Promise<T>): Promise<T> {
-  for (let attempt = 1; ; attempt++) {
+  for (let tries = 1; ; tries++) {
     try {
       return await transaction();
     } catch (error) {
-      if (attempt === MAX_ATTEMPTS || !isRolledBackByConflict(error)) throw error;
+      if (tries === MAX_TRIES || !isRolledBackByConflict(error)) throw error;
     }
   }
 }

@@ -18,8 +18,8 @@ import { abortable } from './streams.ts';
 const UNFINISHED = '.unfinished';
 /** Size of one read. Reads of 64 KiB take the reading thread twice as long. */
 const READ_BYTES = 2 ** 20;
-/** Attempts to create a folder that is removed at the same moment, because its last file was removed. */
-const MAX_ATTEMPTS = 10;
+/** Tries to create a folder that is removed at the same moment, because its last file was removed. */
+const MAX_TRIES = 10;
 
 /** @throws Error if the folder cannot be created */
 export async function openFolder(root: string): Promise<Storage> {
@@ -145,9 +145,9 @@ async function moveDurably(temporary: string, path: string): Promise<void> {
     await rename(temporary, path);
     return true;
   };
-  for (let attempt = 1; !(await nullIfMissing(move())); attempt++)
-    if (attempt === MAX_ATTEMPTS)
-      throw new Error(`${folder} was removed ${MAX_ATTEMPTS} times while a file was moved into it`);
+  for (let tries = 1; !(await nullIfMissing(move())); tries++)
+    if (tries === MAX_TRIES)
+      throw new Error(`${folder} was removed ${MAX_TRIES} times while a file was moved into it`);
   // The entry of a new folder is in its parent, so the parents of new folders are synced, too.
   const last = firstCreated ? dirname(firstCreated) : folder;
   for (let at = folder; ; at = dirname(at)) {

@@ -32,8 +32,8 @@ type ClassifiedPushes = {
  *   the server that has the repository by then;
  * - if its ref has the value that the command set, and neither a later push nor an event set it.
  *
- * A retried push may reach a different server while git still runs the first attempt. Only one of the two updates the
- * ref, and only one event may record it. If the first attempt was recorded by recovery, its event exists already. So
+ * A retried push may reach a different server while git still runs the first request. Only one of the two updates the
+ * ref, and only one event may record it. If the first request was recorded by recovery, its event exists already. So
  * for a push that git has reported on, commands are left out that an event younger than the push records.
  *
  * @param pushes the oldest first

@@ -14,8 +14,8 @@ import { beginAndLock, type PushToRecord, readRecordedState, writeRecord } from 
 
 type Deps = { git: Git; log: Logger; pool: pg.Pool };
 
-/** Attempts when other servers record pushes to the same repository at the same time. */
-const MAX_ATTEMPTS = 5;
+/** Tries when other servers record pushes to the same repository at the same time. */
+const MAX_TRIES = 5;
 
 /**
  * Measures the repository and writes an event for each push, oldest first, in one transaction. Git runs before the
@@ -31,11 +31,11 @@ export async function recordPushes(
   id: string,
   pushes: readonly PushToRecord[],
 ): Promise<ReadonlySet<PushToRecord>> {
-  for (let attempt = 1; attempt <= MAX_ATTEMPTS; attempt++) {
+  for (let tries = 1; tries <= MAX_TRIES; tries++) {
     const undecided = await recordMeasured(services, id, pushes);
     if (undecided) return undecided;
   }
-  throw new Error(`other servers recorded pushes during each of ${MAX_ATTEMPTS} attempts`);
+  throw new Error(`other servers recorded pushes during each of ${MAX_TRIES} tries`);
 }
 
 /** @returns null if another record was written in between, else the pushes to record later */

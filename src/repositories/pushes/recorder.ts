@@ -20,10 +20,10 @@ type Deps = { git: Git; log: Logger; pool: pg.Pool };
 type Entry = {
   operation: PendingOperation<PushNote>;
   updated: ReceivedRefUpdate[] | null;
-  /** Settles with the first attempt. */
+  /** Settles with the first try. */
   recorded: PromiseWithResolvers<void>;
   /**
-   * Deadline for deciding whether the push took effect, in milliseconds since 1970; set by the first attempt.
+   * Deadline for deciding whether the push took effect, in milliseconds since 1970; set by the first try.
    */
   undecidedUntil?: number;
 };
@@ -31,8 +31,8 @@ type Entry = {
 type Queue = {
   entries: Entry[];
   wake: () => void;
-  /** Settles with the next attempt. */
-  attempt: PromiseWithResolvers<void>;
+  /** Settles with the next try. */
+  nextTry: PromiseWithResolvers<void>;
 };
 
 const RETRIES = { firstMs: 1_000, longestMs: 60_000 };
@@ -59,7 +59,7 @@ export class PushRecorder {
 
   /**
    * Records a finished push. `updated` is what git reported as updated; null if it gave no report.
-   * @throws the error of the first attempt; retries continue in the background
+   * @throws the error of the first try; retries continue in the background
    */
   record(
     operation: PendingOperation<PushNote>,
@@ -80,11 +80,11 @@ export class PushRecorder {
     );
   }
 
-  /** Waits until the waiting pushes of a repository are recorded. @throws the error of the attempt */
+  /** Waits until the waiting pushes of a repository are recorded. @throws the error of the next try */
   async flush(id: string): Promise<void> {
     const queue = this.#queues.get(id);
     queue?.wake();
-    await queue?.attempt.promise;
+    await queue?.nextTry.promise;
   }
 
   #add(id: string, pushes: readonly Omit<Entry, 'recorded'>[]): Promise<void> {
@@ -96,7 +96,7 @@ export class PushRecorder {
       // Retries immediately, because a client is waiting and the fault may be over.
       queue.wake();
     } else {
-      const created: Queue = { entries, wake: () => {}, attempt: newAttempt() };
+      const created: Queue = { entries, wake: () => {}, nextTry: createTry() };
       this.#queues.set(id, created);
       this.#deps.git.tasks.background((signal) => this.#drain(id, created, signal));
     }
@@ -122,16 +122,16 @@ export class PushRecorder {
         await Promise.all(recordedEntries.map(({ operation }) => this.#removeNote(operation)));
         // Clients wait only for decided pushes. The note of an undecided push stays.
         for (const { recorded } of batch) recorded.resolve();
-        queue.attempt.resolve();
-        queue.attempt = newAttempt();
+        queue.nextTry.resolve();
+        queue.nextTry = createTry();
         backoff.reset();
         if (undecidedEntries.length === 0) continue;
         if (stopping.aborted) break;
         await this.#pause(queue, UNDECIDED_RETRY_MS, stopping);
       } catch (error) {
         for (const { recorded } of queue.entries) recorded.reject(error);
-        queue.attempt.reject(error);
-        queue.attempt = newAttempt();
+        queue.nextTry.reject(error);
+        queue.nextTry = createTry();
         const retryMs = backoff.next();
         log.error({ err: error, repository: id, retryMs }, 'could not record a push; retrying');
         // The next start reads the remaining pushes from the notes.
@@ -159,8 +159,8 @@ export class PushRecorder {
 }
 
 /** Its error is that of a push, which is logged already: there may be nobody who waits for it. */
-function newAttempt(): PromiseWithResolvers<void> {
-  const attempt = Promise.withResolvers<void>();
-  attempt.promise.catch(() => {});
-  return attempt;
+function createTry(): PromiseWithResolvers<void> {
+  const next = Promise.withResolvers<void>();
+  next.promise.catch(() => {});
+  return next;
 }
