@@ -8,13 +8,13 @@ export type GpuLedger = {
   /** Model → number of GPUs. */
   models: Readonly<Record<string, number>>;
   /** Registers GPUs that a previous server process assigned to the attempt. */
-  hold(attempt: string, indices: readonly number[]): void;
+  restore(attempt: string, indices: readonly number[]): void;
   /**
    * Assigns free GPUs to an attempt, in place of those that it has.
    * @throws Error when not enough GPUs are free
    */
   take(attempt: string, request: { gpu: string; gpuCount: number }): GpuInfo[];
-  heldBy(attempt: string): GpuInfo[];
+  assignedTo(attempt: string): GpuInfo[];
   release(attempt: string): void;
   /** Average load of the attempt's GPUs in percent; 0 without GPUs, and null if unknown, as on another machine. */
   percentOf(attempt: string): Promise<number | null>;
@@ -25,34 +25,34 @@ export async function openGpuLedger(
   configured?: Readonly<Record<string, number>>,
 ): Promise<GpuLedger> {
   const all = configured ? toGpuInfos(configured) : await listGpus();
-  const held = new Map<string, readonly number[]>();
+  const assigned = new Map<string, readonly number[]>();
   const models: Record<string, number> = {};
   for (const { model } of all) models[model] = (models[model] ?? 0) + 1;
 
-  const heldBy = (attempt: string) => {
-    const indices = held.get(attempt) ?? [];
+  const assignedTo = (attempt: string) => {
+    const indices = assigned.get(attempt) ?? [];
     return all.filter(({ index }) => indices.includes(index));
   };
 
   return {
     models,
-    hold: (attempt, indices) => void held.set(attempt, indices),
+    restore: (attempt, indices) => void assigned.set(attempt, indices),
     take(attempt, { gpu, gpuCount }) {
       if (gpu === 'none') return [];
-      const others = new Set([...held].flatMap(([id, gpus]) => (id === attempt ? [] : gpus)));
+      const others = new Set([...assigned].flatMap(([id, gpus]) => (id === attempt ? [] : gpus)));
       const free = all.filter(({ model, index }) => model === gpu && !others.has(index));
       if (free.length < gpuCount) throw new Error(`${gpuCount} × ${gpu} are not free`);
       const taken = free.slice(0, gpuCount);
-      held.set(
+      assigned.set(
         attempt,
         taken.map(({ index }) => index),
       );
       return taken;
     },
-    heldBy,
-    release: (attempt) => void held.delete(attempt),
+    assignedTo,
+    release: (attempt) => void assigned.delete(attempt),
     async percentOf(attempt) {
-      const mine = heldBy(attempt).map(({ uuid }) => uuid);
+      const mine = assignedTo(attempt).map(({ uuid }) => uuid);
       if (mine.length === 0) return 0;
       if (configured) return null;
       return averageLoad((await listGpus()).filter(({ uuid }) => mine.includes(uuid)));

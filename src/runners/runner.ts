@@ -113,7 +113,7 @@ export type Outcome =
    */
   | { kind: 'lost'; unreachable?: true; reason?: string };
 
-/** Percentages are of the GPUs and vCPUs that the attempt has reserved. */
+/** Percentages are of the GPUs and vCPUs that are allocated to the attempt. */
 export type Usage = {
   /** Null if the GPUs cannot be measured. */
   gpuPercent: number | null;
@@ -234,8 +234,8 @@ export type Runner = {
    */
   artifacts(handle: Handle, path: string): Promise<Readable | null>;
   /**
-   * Ends the attempt, releases its reservation, and frees its id; files are removed in the background. Rejects when the work
-   * does not end: then the reservation remains, and the caller must retry.
+   * Ends the attempt, releases its allocation, and frees its id; files are removed in the background. Rejects when the work
+   * does not end: then the allocation remains, and the caller must retry.
    */
   remove(handle: Handle): Promise<void>;
   /** Removes all attempts except `keep`, like `remove`. Tries all attempts before it rejects. */

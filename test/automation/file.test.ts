@@ -7,7 +7,7 @@ import {
   selectJobs,
   selectUnsuccessful,
   type Trigger,
-} from '../../src/automation/plan.ts';
+} from '../../src/automation/job-selection.ts';
 
 const EXAMPLE = `
 defaults: { cpu: 4, memory_gb: 8 }

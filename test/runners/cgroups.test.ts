@@ -59,9 +59,9 @@ test('version 2: the server moves into its own group, and each attempt gets a gr
 
   const group = found?.groupOf('a') ?? { folders: [] };
   expect(group).toEqual({ folders: [join(at.path, own, 'loam/a')] });
-  const plan = found?.plan(group, LIMITS) ?? [];
-  createGroup(group, plan);
-  applyGroupLimits(group, plan);
+  const settings = found?.settingsOf(group, LIMITS) ?? [];
+  createGroup(group, settings);
+  applyGroupLimits(group, settings);
   expect(at.read(`${own}/loam/cgroup.subtree_control`)).toBe('+memory +cpu +pids');
   expect(at.read(`${own}/loam/memory.max`)).toBe('9000000');
   expect(at.read(`${own}/loam/cpu.weight`)).toBe('50');
@@ -106,9 +106,9 @@ test('version 2: the root group keeps its processes; without version 2 controlle
   expect(group.folders).toEqual(
     ['memory/x/loam/a', 'cpu,cpuacct/loam/a', 'pids/loam/a'].map((name) => join(at.path, name)),
   );
-  const plan = found?.plan(group, LIMITS) ?? [];
-  createGroup(group, plan);
-  applyGroupLimits(group, plan);
+  const settings = found?.settingsOf(group, LIMITS) ?? [];
+  createGroup(group, settings);
+  applyGroupLimits(group, settings);
   expect(at.read('memory/x/loam/memory.limit_in_bytes')).toBe('9000000');
   expect(at.read('cpu,cpuacct/loam/cpu.shares')).toBe('512');
   expect(at.read('memory/x/loam/a/memory.memsw.limit_in_bytes')).toBe('1000000');

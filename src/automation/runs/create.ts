@@ -21,7 +21,7 @@ import { inTransaction, violatesUnique } from '../../platform/database/client.ts
 import { notifyReaders } from '../../platform/events/outbox.ts';
 import { lockRepository, reportRunStatuses } from '../../repositories/repositories.ts';
 import { readJobFile } from '../file.ts';
-import { type PlannedJob, planJobs } from '../plan.ts';
+import { type PlannedJob, planJobs } from '../job-selection.ts';
 import type { Problem } from '../yaml.ts';
 import type { RunCommit } from './commit.ts';
 

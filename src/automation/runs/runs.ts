@@ -25,7 +25,7 @@ import {
   type RepositoryReadDeps,
 } from '../../repositories/repositories.ts';
 import { type JobFile, readJobFile } from '../file.ts';
-import { planJobs, selectJobs, selectUnsuccessful } from '../plan.ts';
+import { planJobs, selectJobs, selectUnsuccessful } from '../job-selection.ts';
 import { readRunCommit } from './commit.ts';
 import {
   type CreateDeps,

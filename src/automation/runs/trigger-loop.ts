@@ -23,7 +23,7 @@ import type { Bus } from '../../platform/events/bus.ts';
 import { startLoop } from '../../platform/loop.ts';
 import { lockRepository, type RepositoryReadDeps } from '../../repositories/repositories.ts';
 import { type JobFile, readJobFile } from '../file.ts';
-import { hasPathFilters, selectJobs } from '../plan.ts';
+import { hasPathFilters, selectJobs } from '../job-selection.ts';
 import { refreshSchedules } from '../schedules/schedules.ts';
 import { findRunCommitId, type RunCommit, readChangedPaths, readRunCommit } from './commit.ts';
 import {

@@ -45,7 +45,7 @@ export class HeldAttempts {
   readonly #options: Options;
   /** Attempts that hold a slot, or a place among the jobs of a cluster. */
   readonly #active = new Map<string, HeldAttempt>();
-  /** Ended attempts that are being removed. Their GPUs stay reserved until their processes have certainly ended. */
+  /** Ended attempts that are being removed. Their GPUs stay allocated until their processes have certainly ended. */
   readonly #leaving = new Map<string, HeldAttempt>();
 
   constructor(deps: Deps, options: Options) {

@@ -202,7 +202,7 @@ async function restoreGpus(
 ): Promise<void> {
   for (const attempt of (await readdir(dir)).filter((name) => !name.startsWith('.'))) {
     const record = await readRecord(join(dir, attempt), 'attempt');
-    if (record) (record.remote ? remoteGpus : localGpus).hold(attempt, record.gpus);
+    if (record) (record.remote ? remoteGpus : localGpus).restore(attempt, record.gpus);
   }
 }
 
@@ -297,7 +297,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
 
   async #resolveOwner(image: Image, attemptDir: string, abort: AbortSignal): Promise<Owner> {
     const { accounts, users } = this.#parts;
-    const account = await accounts?.reserve(attemptDir);
+    const account = await accounts?.allocate(attemptDir);
     const owner = account ? { uid: account.uid, gid: account.uid } : null;
     return users.resolveOwner(image, owner, abort);
   }

@@ -247,27 +247,28 @@ function countSubfolders(folder: string): number | undefined {
 }
 
 /*
- * Creates the control groups of an attempt by the server's plan. The shim runs this code, because the kernel creates one
- * group at a time: the eight folders of version 1 with their limits took 3 ms of the server's thread for each job.
+ * Creates the control groups of an attempt with the settings that the server has computed. The shim runs this code, because the
+ * kernel creates one group at a time: the eight folders of version 1 with their limits took 3 ms of the server's thread for
+ * each job.
  */
 
 /** A file of a group, and the value to write to it. */
 export type GroupSetting = [file: string, value: string | number];
 
 /** Settings for each folder of the group, as JSON. `parent`: settings of the group of all attempts, if it must be created. */
-export type GroupPlan = { parent: GroupSetting[]; own: GroupSetting[] }[];
+export type GroupSettings = { parent: GroupSetting[]; own: GroupSetting[] }[];
 
 /** Creates the missing groups, without limits. @throws Error when the kernel refuses */
-export function createGroup(group: Cgroup, plan: GroupPlan): void {
+export function createGroup(group: Cgroup, settings: GroupSettings): void {
   for (const [i, folder] of group.folders.entries())
-    makeFolderInParent(folder, plan[i]?.parent ?? []);
+    makeFolderInParent(folder, settings[i]?.parent ?? []);
   for (const inner of listJobFolders(group)) makeFolder(inner);
 }
 
 /** Sets the limits of the attempt's group. @throws Error when the kernel refuses */
-export function applyGroupLimits(group: Cgroup, plan: GroupPlan): void {
+export function applyGroupLimits(group: Cgroup, settings: GroupSettings): void {
   for (const [i, folder] of group.folders.entries())
-    for (const setting of plan[i]?.own ?? []) writeSetting(folder, setting);
+    for (const setting of settings[i]?.own ?? []) writeSetting(folder, setting);
 }
 
 /** Parents whose settings this process has written: path → inode and settings. */

@@ -21,8 +21,8 @@ import {
   applyGroupLimits,
   type Cgroup,
   createGroup,
-  type GroupPlan,
   type GroupSetting,
+  type GroupSettings,
   listJoinFiles,
   removeGroup,
 } from './cgroup.ts';
@@ -48,7 +48,7 @@ export type Cgroups = {
   /** The names of all existing groups, including those of other servers on this machine. */
   names(): string[];
   /** Returns the settings that give a group these limits. */
-  plan(group: Cgroup, limits: GroupLimits): GroupPlan;
+  settingsOf(group: Cgroup, limits: GroupLimits): GroupSettings;
 };
 
 /** The hierarchies and groups that the kernel shows to this process. */
@@ -74,9 +74,9 @@ export async function findCgroups(trial: GroupLimits): Promise<Cgroups | { missi
     if (!found) return { missing: 'no control groups with memory or pids are mounted' };
     const probe = found.groupOf(`probe-${process.pid}-${Date.now()}`);
     try {
-      const plan = found.plan(probe, trial);
-      createGroup(probe, plan);
-      applyGroupLimits(probe, plan);
+      const settings = found.settingsOf(probe, trial);
+      createGroup(probe, settings);
+      applyGroupLimits(probe, settings);
       await promisify(execFile)('/bin/sh', [
         '-c',
         'for f; do echo 0 > "$f" || exit 1; done',
@@ -201,7 +201,7 @@ function openVersion1(ownFolders: CgroupPaths): Cgroups | null {
     controllers,
     groupOf: (name) => ({ folders: owns.map((own) => join(own, ATTEMPTS_GROUP, name)) }),
     names: () => [...new Set(owns.flatMap((own) => listFolders(join(own, ATTEMPTS_GROUP))))],
-    plan: ({ folders }, limits) =>
+    settingsOf: ({ folders }, limits) =>
       folders.map((folder) => {
         const parent: GroupSetting[] = [];
         const own: GroupSetting[] = [];

@@ -160,9 +160,9 @@ export class Confinement {
     for (const name of ['tmp', 'home']) mkdirSync(join(folder, name));
   }
 
-  /** Reserves a user and plans a network for the attempt. A repeated call returns the same user. */
-  async reserve(folder: string): Promise<AttemptResources> {
-    const account = (await this.#findings.accounts?.reserve(folder)) ?? null;
+  /** Allocates a user and plans a network for the attempt. A repeated call returns the same user. */
+  async allocate(folder: string): Promise<AttemptResources> {
+    const account = (await this.#findings.accounts?.allocate(folder)) ?? null;
     // The last attempt of this user may have ended while no server ran.
     if (account && this.sandbox === 'none') await cleanupIpc(account.uid);
     return {

@@ -46,18 +46,18 @@ import { readBootId } from '../supervisor/proc.ts';
 import { openRemoval, type Removal } from '../supervisor/removal.ts';
 import type { AttemptExit, AttemptStart } from '../supervisor/supervise.ts';
 import { createTar, locateOutput } from '../supervisor/tar.ts';
+import {
+  type Allocation,
+  type AttemptGroups,
+  openAttemptGroups,
+  readAllAllocations,
+  readAllocation,
+  writeAllocation,
+} from './allocation.ts';
 import { killGroup, readGroupUsage, removeGroup } from './cgroup.ts';
 import { type Cgroups, type Controller, findCgroups } from './cgroups.ts';
 import { type Confinement, findConfinement, type Sandbox } from './confinement.ts';
 import type { Command } from './launch.ts';
-import {
-  type AttemptGroups,
-  openAttemptGroups,
-  type Reservation,
-  readAllReservations,
-  readReservation,
-  writeReservation,
-} from './reservation.ts';
 import type { ShimSpec } from './shim.ts';
 import { openShims, type ShimPool } from './shims.ts';
 import { readTreeUsage } from './tree.ts';
@@ -117,15 +117,15 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
   const cgroups =
     options.cgroups === 'off' ? { missing: 'they are switched off' } : await findCgroups(typical);
   log.info(describeLimits(cgroups));
-  const reservations = await readAllReservations(dir);
-  for (const [attempt, reservation] of reservations) gpus.hold(attempt, reservation.gpus);
+  const allocations = await readAllAllocations(dir);
+  for (const [attempt, allocation] of allocations) gpus.restore(attempt, allocation.gpus);
   const removal = await openRemoval(join(dir, TRASH_DIR), (error, message) =>
     log.error({ err: error }, message),
   );
   return new LocalProcessRunner(options, {
     confinement,
     gpus,
-    reservations,
+    allocations,
     removal,
     controllers: 'missing' in cgroups ? [] : cgroups.controllers,
     groups: 'missing' in cgroups ? null : openAttemptGroups(cgroups, dir),
@@ -137,7 +137,7 @@ type Parts = {
   confinement: Confinement;
   gpus: GpuLedger;
   /** By attempt id, also those of the previous server. */
-  reservations: Map<string, Reservation>;
+  allocations: Map<string, Allocation>;
   removal: Removal;
   controllers: readonly Controller[];
   /** Null: control groups cannot be created here. */
@@ -169,21 +169,21 @@ class LocalProcessRunner implements ProcessRunner {
 
   async prepare(spec: AttemptSpec, abort: AbortSignal): Promise<Handle> {
     if (spec.image) throw new Unstartable(describeMissingEngine(spec.image));
-    const { confinement, gpus, reservations, groups, shims } = this.#parts;
+    const { confinement, gpus, allocations, groups, shims } = this.#parts;
     const { id } = spec;
     if (existsSync(join(this.#dir, id))) await this.remove({ attempt: id });
     const limits = { ...computeLimits(spec.hardware), ...this.#options.limits };
     const taken = gpus.take(id, spec.hardware);
-    const reservation: Reservation = {
+    const allocation: Allocation = {
       gpus: taken.map(({ index }) => index),
       cgroup: groups?.groupOf(id) ?? null,
     };
-    reservations.set(id, reservation);
-    const handle: Handle = { attempt: id, gpus: reservation.gpus.join(','), cpus: limits.cpus };
+    allocations.set(id, allocation);
+    const handle: Handle = { attempt: id, gpus: allocation.gpus.join(','), cpus: limits.cpus };
     const folder = this.#folder(handle);
     await confinement.createFolder(folder);
-    const resources = await confinement.reserve(folder);
-    writeReservation(folder, reservation);
+    const resources = await confinement.allocate(folder);
+    writeAllocation(folder, allocation);
     // The network is opened first, because that takes longer than most checkouts.
     if (resources.internet) shims.reserve(id, resources.internet.spec);
     const work = join(folder, 'work');
@@ -208,7 +208,7 @@ class LocalProcessRunner implements ProcessRunner {
       devices: access.devices,
     };
     const command = await confinement.compose(folder, job, resources);
-    const shimSpec = this.#shimSpec(spec, folder, limits, reservation, command);
+    const shimSpec = this.#shimSpec(spec, folder, limits, allocation, command);
     writeFileSync(join(folder, 'spec.json'), JSON.stringify(shimSpec), { mode: 0o600 });
     return handle;
   }
@@ -217,7 +217,7 @@ class LocalProcessRunner implements ProcessRunner {
     spec: AttemptSpec,
     folder: string,
     limits: JobLimits,
-    { cgroup }: Reservation,
+    { cgroup }: Allocation,
     command: Command,
   ): ShimSpec {
     const { controllers, groups } = this.#parts;
@@ -229,7 +229,7 @@ class LocalProcessRunner implements ProcessRunner {
       timeoutMs: spec.timeoutMs,
       graceMs: this.#options.graceMs ?? GRACE_MS,
       cgroup,
-      groupPlan: cgroup && groups ? groups.plan(cgroup, limits) : [],
+      groupPlan: cgroup && groups ? groups.settingsOf(cgroup, limits) : [],
       memory: { bytes: limits.memoryBytes, watched: !controllers.includes('memory') },
       disk: {
         dirs: Object.keys(MOUNTS).map((name) => join(folder, name)),
@@ -291,7 +291,7 @@ class LocalProcessRunner implements ProcessRunner {
       if (end === 'lost') {
         await this.#parts.confinement.killProcesses(folder);
         await killStrays(String(handle.attempt));
-        const { cgroup } = await readReservation(folder);
+        const { cgroup } = await readAllocation(folder);
         if (cgroup) await killGroup(cgroup);
       }
       if (end === 'lost') return { kind: 'lost' };
@@ -332,11 +332,11 @@ class LocalProcessRunner implements ProcessRunner {
   }
 
   async stats(handle: Handle): Promise<Usage | null> {
-    const { gpus, reservations } = this.#parts;
+    const { gpus, allocations } = this.#parts;
     const started = await readJsonFile<AttemptStart>(this.#file(handle, 'started'));
     if (!started) return null;
     const id = String(handle.attempt);
-    const { cgroup = null } = reservations.get(id) ?? {};
+    const { cgroup = null } = allocations.get(id) ?? {};
     const used = (cgroup && readGroupUsage(cgroup)) ?? readTreeUsage(started.pid);
     if (!used) return null;
     const sample = { at: Date.now(), cpuSeconds: used.cpuSeconds };
@@ -361,11 +361,11 @@ class LocalProcessRunner implements ProcessRunner {
   }
 
   /**
-   * Kills all processes of the attempt and releases its reservation.
+   * Kills all processes of the attempt and releases its allocation.
    * @throws Error when a process does not die
    */
   async #end(attempt: string): Promise<void> {
-    const { confinement, gpus, reservations, shims } = this.#parts;
+    const { confinement, gpus, allocations, shims } = this.#parts;
     await this.#endShim(attempt);
     const folder = join(this.#dir, attempt);
     shims.discard(attempt);
@@ -375,12 +375,12 @@ class LocalProcessRunner implements ProcessRunner {
       confinement.sandbox !== 'none' && existsSync(this.#file({ attempt }, 'exit'));
     if (!hasNoProcess) await killStrays(attempt);
     // The file may be missing because the disk was full.
-    const cgroup = (await readReservation(folder)).cgroup ?? reservations.get(attempt)?.cgroup;
+    const cgroup = (await readAllocation(folder)).cgroup ?? allocations.get(attempt)?.cgroup;
     if (cgroup) await removeGroup(cgroup);
     await confinement.release(folder);
     this.#cpuShares.forget(attempt);
-    // The GPUs of an attempt without a reservation here belong to another kind of runner.
-    if (reservations.delete(attempt)) gpus.release(attempt);
+    // The GPUs of an attempt without an allocation here belong to another kind of runner.
+    if (allocations.delete(attempt)) gpus.release(attempt);
   }
 
   async #endShim(attempt: string): Promise<void> {
@@ -399,13 +399,13 @@ class LocalProcessRunner implements ProcessRunner {
   }
 
   async sweep(keep: ReadonlySet<string>): Promise<void> {
-    const { groups, reservations } = this.#parts;
+    const { groups, allocations } = this.#parts;
     const orphans = (await readdir(this.#dir)).filter(
       (name) => !name.startsWith('.') && !keep.has(name),
     );
     const results = await Promise.allSettled([
       ...orphans.map((attempt) => this.remove({ attempt })),
-      ...(groups?.findOrphans(keep, reservations.values()) ?? []).map(removeGroup),
+      ...(groups?.findOrphans(keep, allocations.values()) ?? []).map(removeGroup),
     ]);
     groups?.removeAbandoned();
     const errors = results.flatMap((e) => (e.status === 'rejected' ? [e.reason] : []));

@@ -38,7 +38,7 @@ import {
   type Cgroup,
   countOomKills,
   createGroup,
-  type GroupPlan,
+  type GroupSettings,
   removeGroup,
 } from './cgroup.ts';
 import { baseEnvironment, type Command, launch } from './launch.ts';
@@ -56,7 +56,7 @@ export type ShimSpec = WorkSpec & {
   /** The group of all processes of the job; null: control groups cannot be created here. */
   cgroup: Cgroup | null;
   /** The settings of the group. */
-  groupPlan: GroupPlan;
+  groupPlan: GroupSettings;
 };
 
 /**

@@ -32,8 +32,8 @@ export type Account = { uid: number; networkUid: number };
 export type UidRange = { first: number; last: number };
 
 export type Accounts = {
-  /** Reserves two ids for the attempt in this existing folder, or returns the ids that it already has. */
-  reserve(folder: string): Promise<Account>;
+  /** Allocates two ids to the attempt in this existing folder, or returns the ids that it already has. */
+  allocate(folder: string): Promise<Account>;
   find(folder: string): Promise<Account | undefined>;
   /** Kills all processes of the attempt's user. */
   killProcesses(folder: string): Promise<void>;
@@ -102,7 +102,7 @@ export async function openAccounts(
 
   return {
     find,
-    async reserve(folder) {
+    async allocate(folder) {
       let account = (await find(folder)) ?? (await take(folder));
       if (!account) {
         await removeDeadLinks(registry);

@@ -162,7 +162,7 @@ test('a container requests its assigned GPUs from the engine, and no other runne
     ...options,
     images: { allowed: null, fallback: BUSYBOX, configFolder: '/nonexistent' },
   });
-  expect(later.heldBy(String(second.attempt)).map(({ uuid }) => uuid)).toEqual(['GPU-bbbb']);
+  expect(later.assignedTo(String(second.attempt)).map(({ uuid }) => uuid)).toEqual(['GPU-bbbb']);
 
   // The engine of the tests has no GPU driver.
   await again.start(second);
@@ -171,7 +171,7 @@ test('a container requests its assigned GPUs from the engine, and no other runne
     reason: expect.stringMatching(/cannot give GPUs to containers/),
   });
   await containers.runner.remove(second);
-  expect(gpus.heldBy(String(second.attempt))).toEqual([]);
+  expect(gpus.assignedTo(String(second.attempt))).toEqual([]);
   await processes.remove(first);
   expect(gpus.take('another', { gpu: 'A100-40GB', gpuCount: 2 })).toHaveLength(2);
 });
