@@ -131,7 +131,7 @@ const DRAFTS: [name: string, changes: Partial<Draft>][] = [
       variableNames: 'REGION',
       secretNames: 'ANY, OTHER',
       labels: 'team=a\nalone',
-      identity: {
+      credentials: {
         permissions: { repo: null, jobs: 'WRITE' },
         idTokens: [{ variable: 'CLOUD', audience: `https://it's/$HOME?"a"` }],
       },
@@ -157,7 +157,7 @@ test('the curl line creates the job of the form, without what REST lacks', async
   for (const [first, changes] of DRAFTS) {
     const name = `${first}-curl`;
     const without = { secrets: '', secretNames: '', variableNames: '', labels: '', inputs: '' };
-    const given = { namespace: 'ada', ...changes, ...without, identity: {} };
+    const given = { namespace: 'ada', ...changes, ...without, credentials: {} };
     const input = toCreateInput(newDraft(options, { ...given, name: `${name}-form` }));
     await submit(ada, input);
     await runLine(formatJobCurl({ ...input, name }, app.base));

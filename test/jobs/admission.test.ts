@@ -59,9 +59,9 @@ function worker(machines: Machine[], slots: number, elsewhere: Machine[] = []) {
           (servedAt.get(a) ?? 0) - (servedAt.get(b) ?? 0) ||
           (a < b ? -1 : 1),
       );
-      const queues = order.map((namespaceId, turn) => ({
+      const queues = order.map((namespaceId, rank) => ({
         namespaceId,
-        turn,
+        rank,
         held: heldBy(namespaceId),
         jobs: waiting.filter((job) => job.namespaceId === namespaceId),
       }));
@@ -143,7 +143,7 @@ test('a job with an image starts on a machine that runs images, and fails only i
       {
         namespaceId: 'ns',
         held: 0,
-        turn: 1,
+        rank: 1,
         jobs: [{ id: 'j', namespaceId: 'ns', region: REGION, ...asked }],
       },
     ];
@@ -226,7 +226,7 @@ test('an attempt that is being removed keeps its exact resources, but not its sh
     {
       namespaceId: 'ns',
       held: 0,
-      turn: 1,
+      rank: 1,
       jobs: [{ id: 'j', namespaceId: 'ns', region: REGION, ...job }],
     },
   ];
@@ -257,7 +257,7 @@ test('a job in a cluster may use what it requests, at most the largest node, and
     {
       namespaceId: 'ns',
       held: 0,
-      turn: 1,
+      rank: 1,
       jobs: [{ id: 'j', namespaceId: 'ns', region: REGION, ...job }],
     },
   ];

@@ -1,5 +1,5 @@
 /**
- * The identity tokens of running attempts (`../record/identity.ts`). They are issued before the start and again at half their
+ * The identity tokens of running attempts (`../record/job-credentials.ts`). They are issued before the start and again at half their
  * lifetime. Each time, the claims come from the database, and the creator of the job must still be allowed to run it.
  */
 import type pg from 'pg';
@@ -10,7 +10,7 @@ import { runLoop } from '../../platform/loop.ts';
 import type { Metrics } from '../../platform/metrics/metrics.ts';
 import { mayPushTo, readBranchProtection, sourceRef } from '../../repositories/repositories.ts';
 import { type AttemptSpec, type Handle, type Runner, Unstartable } from '../../runners/runner.ts';
-import { readJobIdentity } from '../record/identity.ts';
+import { readJobCredentials } from '../record/job-credentials.ts';
 
 type Deps = { pool: pg.Pool; metrics: Metrics; tokenIssuer: TokenIssuer };
 
@@ -71,7 +71,7 @@ export async function issueIdTokens(
   const { rows } = await pool.query<Source>(SOURCE, [attemptId]);
   const [source] = rows;
   if (!source) return null;
-  const { url = '', idTokens = [] } = readJobIdentity(source);
+  const { url = '', idTokens = [] } = readJobCredentials(source);
   if (idTokens.length === 0) return {};
   const refusal = whyRefused(source) ?? (await whyNotOfBranch({ pool }, source));
   if (refusal) throw new Unstartable(`The job gets no identity tokens: ${refusal}`);
@@ -169,7 +169,7 @@ export function refreshIdTokens(
     }
     over.abort();
   };
-  const working = readJobIdentity(job).idTokens
+  const working = readJobCredentials(job).idTokens
     ? runLoop({ name, every, backoff: PAUSES, signal, log }, refresh)
     : undefined;
   return {

@@ -15,7 +15,7 @@ import {
 import { CannotExtract, extractArtifacts, InputFolder } from '../artifacts/extract.ts';
 import type { ArtifactKey } from '../artifacts/store.ts';
 import { computeOutputLimits } from '../logs/cap.ts';
-import { readJobIdentity, tokenVariables } from '../record/identity.ts';
+import { readJobCredentials, tokenVariables } from '../record/job-credentials.ts';
 import { attemptTimeoutMs } from '../record/limits.ts';
 import { isOver, PHASES } from '../record/state.ts';
 import { type JobInput, readInputs } from '../requests/inputs.ts';
@@ -40,7 +40,7 @@ export async function prepare(
   const { runner, log } = deps;
   const { id, job } = attempt;
   try {
-    const files = readJobIdentity(job).idTokens ? await issueIdTokens(deps, id) : {};
+    const files = readJobCredentials(job).idTokens ? await issueIdTokens(deps, id) : {};
     if (files === null) return { outcome: { kind: 'lost' } };
     const spec = buildSpec(deps, attempt, values, files, progress);
     return { handle: await runner.prepare(spec, ended) };
@@ -139,7 +139,7 @@ function jobTokenVariables(
   { id, job }: Pick<Attempt, 'id' | 'job'>,
   given: Readonly<Record<string, string>>,
 ): Record<string, string> {
-  const { url, permissions } = readJobIdentity(job);
+  const { url, permissions } = readJobCredentials(job);
   return url && permissions ? tokenVariables(url, jobTokens.tokenOf(id), given) : {};
 }
 

@@ -22,7 +22,7 @@ import { MAX_POINTS, readUsagePoints } from '../costs/usage-history.ts';
 import { toAnalytics } from '../costs/usage-sampling.ts';
 import { readLogTail } from '../logs/read.ts';
 import { positionColumns, type QueuePosition } from '../queue/queue-position.ts';
-import { readJobIdentity } from '../record/identity.ts';
+import { readJobCredentials } from '../record/job-credentials.ts';
 import { readMatrixValues } from '../record/matrix-values.ts';
 import { repositoryColumns, visibleRepositoryName } from '../record/repository-name.ts';
 import * as runtime from '../record/runtime.ts';
@@ -34,8 +34,8 @@ import { AttemptConnection } from './attempts.ts';
 import { foldNeeds, JobArray, JobConcurrency, JobMatrixValue, JobNeed } from './dependencies.ts';
 import { Gpu, JobSort, JobStatus, Region } from './enums.ts';
 import { JobFilter, JobLabel } from './filters.ts';
-import { IdToken, JobPermissions } from './identity.ts';
 import { JobInputArtifacts } from './inputs.ts';
+import { IdToken, JobPermissions } from './job-credentials.ts';
 import { JobLogs } from './logs.ts';
 import { JobAnalytics, JobArtifacts, JobUsageSample } from './outputs.ts';
 
@@ -253,14 +253,14 @@ export const Job = builder.prismaNode('Job', {
       type: [IdToken],
       description: 'The identity tokens that the job gets, without their values.',
       select: { identity: true },
-      resolve: (job) => [...(readJobIdentity(job).idTokens ?? [])],
+      resolve: (job) => [...(readJobCredentials(job).idTokens ?? [])],
     }),
     permissions: t.field({
       type: JobPermissions,
       nullable: true,
       description: 'What the job may do in Loam with its own token; null: it has none.',
       select: { identity: true },
-      resolve: (job) => readJobIdentity(job).permissions ?? null,
+      resolve: (job) => readJobCredentials(job).permissions ?? null,
     }),
     rerunOf: t.prismaField({
       type: 'Job',

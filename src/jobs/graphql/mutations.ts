@@ -11,8 +11,8 @@ import { rerunJob } from '../requests/rerun.ts';
 import { JobArrayInput, JobConcurrencyInput, JobNeedInput } from './dependencies.ts';
 import { Gpu, Region } from './enums.ts';
 import { JobLabelInput } from './filters.ts';
-import { IdTokenInput, JobPermissionsInput } from './identity.ts';
 import { JobArtifactsInput } from './inputs.ts';
+import { IdTokenInput, JobPermissionsInput } from './job-credentials.ts';
 import { Job } from './jobs.ts';
 
 const EnvironmentVariable = builder.objectRef<jobs.NamedValue>('EnvironmentVariable').implement({

@@ -229,10 +229,10 @@ class RecentPages {
   add(page: JournalPage, lines: () => LineEntry[]): void {
     if (this.#count === 0) return;
     this.#pages.push({ count: page.lines, lines });
-    let lines = 0;
+    let sum = 0;
     const kept = this.#pages.findLastIndex(({ count }) => {
-      lines += count;
-      return lines >= this.#count;
+      sum += count;
+      return sum >= this.#count;
     });
     if (kept > 0) this.#pages = this.#pages.slice(kept);
   }

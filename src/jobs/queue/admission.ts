@@ -54,7 +54,7 @@ export type NamespaceQueue<C extends CandidateJob = CandidateJob> = {
   /** How many open attempts the namespace has. The namespace with the fewest is next. */
   held: number;
   /** Position among queues with the same `held`; the smallest is next. */
-  turn: number;
+  rank: number;
   jobs: readonly C[];
 };
 
@@ -303,7 +303,7 @@ class Admission<C extends CandidateJob> {
   /** Ids of the jobs that were considered. */
   readonly #seen = new Set<string>();
   #slotsFree: number;
-  #lastTurn: number;
+  #lastRank: number;
 
   constructor({ machines, elsewhere, slots, slotsFree, held, queues }: AdmissionInput<C>) {
     this.#rooms = [...computeRooms(machines, slots, held).values()];
@@ -311,7 +311,7 @@ class Admission<C extends CandidateJob> {
     this.#hasImageWorker = runsImages([...machines, ...elsewhere]);
     this.#queues = queues.map((queue) => ({ ...queue, next: 0 }));
     this.#slotsFree = slotsFree;
-    this.#lastTurn = Math.max(0, ...queues.map(({ turn }) => turn));
+    this.#lastRank = Math.max(0, ...queues.map(({ rank }) => rank));
   }
 
   run(reserved: readonly C[]): void {
@@ -330,7 +330,7 @@ class Admission<C extends CandidateJob> {
     let first: QueueCursor<C> | undefined;
     for (const queue of this.#queues) {
       if (queue.next >= queue.jobs.length) continue;
-      if (!first || (queue.held - first.held || queue.turn - first.turn) < 0) first = queue;
+      if (!first || (queue.held - first.held || queue.rank - first.rank) < 0) first = queue;
     }
     return first;
   }
@@ -402,11 +402,11 @@ class Admission<C extends CandidateJob> {
    * behind the other queues of its namespace.
    */
   #countStart(namespaceId: string, served?: NamespaceQueue<C>): void {
-    this.#lastTurn++;
+    this.#lastRank++;
     for (const queue of this.#queues) {
       if (queue.namespaceId !== namespaceId) continue;
       queue.held++;
-      queue.turn = this.#lastTurn + (queue === served ? 0.5 : 0);
+      queue.rank = this.#lastRank + (queue === served ? 0.5 : 0);
     }
   }
 }

@@ -89,10 +89,10 @@ const NOT_SKIPPED_NAMESPACES =
 /**
  * Reads the waiting jobs among which the worker chooses:
  * - `first_queues`: the first namespace queues that have a job for this worker.
- * - `queues`: these queues, and all other queues of the same namespaces; `turn` is their position in the order of claims.
+ * - `queues`: these queues, and all other queues of the same namespaces; `rank` is their position in the order of claims.
  * - `max_gpus`: region → the most GPUs of a job, without the regions that the worker does not serve. Queues of other regions are
  *   filtered out: in the index the region follows the order of claims, so one scan per GPU model finds the first of all regions.
- * - `reserved`: the jobs with a reservation, whose `turn` is null. They are found by id alone: with the condition of the index
+ * - `reserved`: the jobs with a reservation, whose `rank` is null. They are found by id alone: with the condition of the index
  *   of waiting jobs, the planner would scan that whole index, because it is usually empty when statistics are collected.
  *
  * @param hasSkipList whether to add the conditions of the skip list, which is usually empty
@@ -119,14 +119,14 @@ const buildReadStatement = (hasSkipList: boolean) => `
   ), queues as (
     select l.namespace_id, l.gpu, l.region, l.head, l.held, max_gpus, row_number() over (
       order by l.held, l.served_at, l.namespace_id, l.line_served_at, l.region
-    )::int as turn
+    )::int as rank
     from (select distinct namespace_id from first_queues) n
       join queue_lines l using (namespace_id) join pools using (gpu)
     where l.open and max_gpus ->> l.region is not null
   ), reserved as materialized (
     select * from jobs where id in (select jsonb_array_elements_text($1 -> 'reserved'))
   )
-  select l.turn, l.held, l.namespace_id as "namespaceId", l.gpu, l.region, j.* from queues l
+  select l.rank, l.held, l.namespace_id as "namespaceId", l.gpu, l.region, j.* from queues l
   cross join lateral (
     select id, gpu_count as "gpuCount", cpu, memory_gb as "memoryGb", repo is not null as "hasRepo",
       image
@@ -141,7 +141,7 @@ const buildReadStatement = (hasSkipList: boolean) => `
     image
   from reserved where status = 'queued' and not blocked and attempt_id is null and available_at <= now()
     ${hasSkipList ? NOT_SKIPPED_JOBS : ''}
-  order by turn, id`;
+  order by rank, id`;
 
 const EMPTY_SKIP_LIST = { jobs: [], namespaces: [] };
 
@@ -275,7 +275,7 @@ export async function claimJobs(
   });
 }
 
-type QueueRow = WaitingJob & { turn: number | null; held: number };
+type QueueRow = WaitingJob & { rank: number | null; held: number };
 type TakenRow = { id: string; choice_index: number; waited: number };
 
 const STATEMENTS = {
@@ -311,14 +311,14 @@ async function runStatements<R>(client: pg.PoolClient, statements: string[]): Pr
   return (results as unknown as { rows: R[] }[]).map(({ rows }) => rows);
 }
 
-/** @param rows ordered by turn and id; jobs with a reservation have no turn */
+/** @param rows ordered by rank and id; jobs with a reservation have no rank */
 function groupByQueue(rows: readonly QueueRow[]) {
   const queues: (NamespaceQueue<WaitingJob> & { jobs: WaitingJob[] })[] = [];
   const reservedJobs: WaitingJob[] = [];
-  for (const { turn, held, ...job } of rows) {
-    if (turn === null) reservedJobs.push(job);
-    else if (queues.at(-1)?.turn === turn) queues.at(-1)?.jobs.push(job);
-    else queues.push({ namespaceId: job.namespaceId, held, turn, jobs: [job] });
+  for (const { rank, held, ...job } of rows) {
+    if (rank === null) reservedJobs.push(job);
+    else if (queues.at(-1)?.rank === rank) queues.at(-1)?.jobs.push(job);
+    else queues.push({ namespaceId: job.namespaceId, held, rank, jobs: [job] });
   }
   return { queues, reservedJobs };
 }

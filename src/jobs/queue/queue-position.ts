@@ -116,14 +116,14 @@ function computePosition(
   let ahead = firstIds.findIndex((other) => other >= id);
   if (ahead < 0) ahead = firstIds.length;
   if (ahead >= MAX_IDS) return null;
-  const ownTurn = backlogs.findIndex((backlog) => backlog.namespaceId === namespaceId);
-  if (ownTurn < 0 && backlogs.length >= MAX_NAMESPACE_QUEUES) return null;
+  const ownRank = backlogs.findIndex((backlog) => backlog.namespaceId === namespaceId);
+  if (ownRank < 0 && backlogs.length >= MAX_NAMESPACE_QUEUES) return null;
   // The open attempts of this namespace when the job is next.
-  const held = (backlogs[ownTurn]?.held ?? 0) + ahead;
-  return backlogs.reduce((position, backlog, turn) => {
+  const held = (backlogs[ownRank]?.held ?? 0) + ahead;
+  return backlogs.reduce((position, backlog, rank) => {
     if (backlog.namespaceId === namespaceId) return position;
     // Another namespace is served first until it has as many open attempts.
-    const jobsBefore = held - backlog.held + (ownTurn < 0 || turn < ownTurn ? 1 : 0);
+    const jobsBefore = held - backlog.held + (ownRank < 0 || rank < ownRank ? 1 : 0);
     return position + Math.max(0, Math.min(backlog.waiting, jobsBefore));
   }, ahead + 1);
 }

@@ -172,10 +172,10 @@ export async function readNamespaceUsage(
         cost: price.div(3600).toDecimalPlaces(4),
       },
     }));
-  const { items, ...page } = paginateList(list, range, ({ key }) =>
+  const { items, ...pageInfo } = paginateList(list, range, ({ key }) =>
     Buffer.from(key).toString('base64url'),
   );
-  return { ...page, items: items.map(({ cursor, node }) => ({ cursor, node: node.row })) };
+  return { ...pageInfo, items: items.map(({ cursor, node }) => ({ cursor, node: node.row })) };
 }
 
 type LedgerRow = {

@@ -25,7 +25,7 @@ import {
   listSlots,
   type SlotRequest,
 } from '../dependencies/groups.ts';
-import type { JobIdentity } from '../record/identity.ts';
+import type { JobCredentials } from '../record/job-credentials.ts';
 import type { PayloadRow } from '../record/payload.ts';
 import type { SecretBox } from '../record/secret-box.ts';
 import { addFirstStatuses } from '../record/state.ts';
@@ -49,7 +49,7 @@ type JobData = Omit<
 > & {
   env: Prisma.InputJsonObject;
   inputs: string;
-  identity: JobIdentity | null;
+  identity: JobCredentials | null;
   /** As JSON, because the driver would write a list as an array of PostgreSQL. */
   matrixValues: string | null;
   costPerHour: string;

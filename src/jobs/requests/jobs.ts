@@ -48,7 +48,7 @@ import { removeDeletedPages } from '../logs/removal.ts';
 import { describeWait } from '../queue/worker-capacity.ts';
 import { throwIfOverBudget } from '../record/budgets.ts';
 import { auditCancelled, cancelLockedJobs } from '../record/cancel.ts';
-import { demandIdentity, toJobIdentity } from '../record/identity.ts';
+import { demandCredentials, toJobCredentials } from '../record/job-credentials.ts';
 import type { MatrixValue } from '../record/matrix-values.ts';
 import { jobRows } from '../record/payload.ts';
 import type { SecretBox } from '../record/secret-box.ts';
@@ -272,7 +272,7 @@ export async function prepareJob(
     matrixValues = [],
     commandFromRef = false,
   } = newJob;
-  const { env, secrets, identity, labels, inputs, needs: _, array, ...settings } = request;
+  const { env, secrets, credentials, labels, inputs, needs: _, array, ...settings } = request;
   // Checked again with the repository, because the credential may be restricted to other repositories.
   const repositoryId = source?.repositoryId ?? null;
   demand(viewer, 'job.create', { namespaceId: namespace.id, repositoryId });
@@ -282,7 +282,7 @@ export async function prepareJob(
     names: settings,
     own: { env, secrets },
   });
-  await demandIdentity(services, viewer, identity, {
+  await demandCredentials(services, viewer, credentials, {
     namespaceId: namespace.id,
     source,
     isFromRef: commandFromRef,
@@ -301,7 +301,7 @@ export async function prepareJob(
     // The driver would write a list as an array of PostgreSQL.
     inputs: JSON.stringify(inputs),
     commandFromRef,
-    identity: toJobIdentity(identity, services.urls.base),
+    identity: toJobCredentials(credentials, services.urls.base),
     costPerHour: costPerHour(settings).toFixed(),
     progress: await describeWait(services, settings),
     rerunOfId: newJob.rerunOfId ?? null,
@@ -323,9 +323,9 @@ export async function prepareJob(
       ...(newJob.rerunOfId && { rerunOf: newJob.rerunOfId }),
       ...(newJob.runId && { run: newJob.runId }),
       ...(array && { array: array.size }),
-      ...(identity.permissions && { permissions: identity.permissions }),
-      ...(identity.idTokens.length > 0 && {
-        audiences: identity.idTokens.map(({ audience }) => audience),
+      ...(credentials.permissions && { permissions: credentials.permissions }),
+      ...(credentials.idTokens.length > 0 && {
+        audiences: credentials.idTokens.map(({ audience }) => audience),
       }),
     },
   };

@@ -24,7 +24,7 @@ import {
   readLiveMachines,
   type WorkerCapacity,
 } from '../queue/worker-capacity.ts';
-import { checkIdentity, type IdentityInput } from '../record/identity.ts';
+import { type CredentialsInput, checkCredentials } from '../record/job-credentials.ts';
 import { checkLabels, type Label } from '../record/labels.ts';
 import { checkDependencies, type DependencyInput } from './needs.ts';
 
@@ -74,7 +74,7 @@ export type CreateInput = {
   retries?: number | null;
   outputPath?: string | null;
   inputs?: readonly InputRequest[] | null;
-} & IdentityInput &
+} & CredentialsInput &
   DependencyInput;
 
 /** The rules of `checkRequest`, in addition to the rules of hardware and labels. Bytes are bytes of UTF-8. */
@@ -157,7 +157,7 @@ export function checkRequest(input: CreateInput) {
     secrets,
     secretNames,
     variableNames,
-    identity: checkIdentity(input, repo != null, [
+    credentials: checkCredentials(input, repo != null, [
       ...Object.keys({ ...env, ...secrets }),
       ...variableNames,
       ...secretNames,

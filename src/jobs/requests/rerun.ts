@@ -20,7 +20,7 @@ import {
   findCommitSource,
   resolveBranch,
 } from '../../repositories/repositories.ts';
-import { readJobIdentity } from '../record/identity.ts';
+import { readJobCredentials } from '../record/job-credentials.ts';
 import { readMatrixValues } from '../record/matrix-values.ts';
 import type { SecretBox } from '../record/secret-box.ts';
 import { demandInputs, readInputs } from './inputs.ts';
@@ -125,7 +125,7 @@ export async function rerunJob<S extends Select>(
   const inputs = readInputs(job);
   await demandInputs(services, viewer, namespace.id, inputs);
   const needs = await findOpenNeeds(services, job);
-  const { permissions, idTokens } = readJobIdentity(job);
+  const { permissions, idTokens } = readJobCredentials(job);
   const { arrayIndex, arraySize, concurrencyGroup: group, onConflict } = job;
   const settings = {
     ...job,

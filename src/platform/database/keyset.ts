@@ -64,11 +64,11 @@ export async function readCursorPage<Row, Item = Row>(
     relationLoadStrategy: 'join',
   });
   const count = async () => table.count({ where });
-  const { items, ...page } = toCursorPage(sorting, range, rows, count);
+  const { items, ...pageInfo } = toCursorPage(sorting, range, rows, count);
   // `select` decides the type of a row; only the caller knows it.
   const nodes = items.map(({ node }) => node) as Row[];
   const converted = toItems ? await toItems(nodes) : (nodes as unknown[] as Item[]);
-  return { ...page, items: items.map((item, i) => replaceNode(item, converted[i] as Item)) };
+  return { ...pageInfo, items: items.map((item, i) => replaceNode(item, converted[i] as Item)) };
 }
 
 /** Arguments of `findMany` for one page and an additional row, which shows whether another page follows. */

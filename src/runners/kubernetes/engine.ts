@@ -24,7 +24,7 @@ import {
   workerLabel,
 } from './pod.ts';
 import { isBeingCreated, isUnsupervised, type PodView } from './pod-state.ts';
-import { identityOf, listPods, type PodIdentity, PodWatch, trimPod } from './pod-watch.ts';
+import { listPods, type PodReference, PodWatch, referenceTo, trimPod } from './pod-watch.ts';
 
 /** How long to wait for the first answer of the API server. */
 const OPEN_TIMEOUT_MS = 15_000;
@@ -93,7 +93,7 @@ class KubernetesEngine implements ClusterEngine {
       workerLabel: this.#podOptions.workerLabel,
       events: {
         onPod: (pod) => this.#onPod(pod),
-        onDeleted: (identity, last) => this.#onDeleted(identity, last),
+        onDeleted: (pod, last) => this.#onDeleted(pod, last),
         onConnected: () => void this.#onConnected(),
         onError: (error) => void this.#onError(error),
       },
@@ -332,7 +332,7 @@ class KubernetesEngine implements ClusterEngine {
 
   #onPod(pod: PodView): void {
     const attempt = attemptOf(pod);
-    const { name, uid } = identityOf(pod);
+    const { name, uid } = referenceTo(pod);
     if (attempt === undefined || this.#removed.has(name)) return;
     const known = this.#attempts.pod(attempt)?.metadata?.uid;
     if (known !== undefined && known !== uid) return;
@@ -346,7 +346,7 @@ class KubernetesEngine implements ClusterEngine {
     } else this.#cancelStep(name);
   }
 
-  #onDeleted({ name, uid }: PodIdentity, last: PodView | undefined): void {
+  #onDeleted({ name, uid }: PodReference, last: PodView | undefined): void {
     this.#removed.delete(name);
     const attempt = this.#attempts.find(uid);
     if (attempt === undefined) return;

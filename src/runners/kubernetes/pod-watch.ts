@@ -16,13 +16,13 @@ const PAGE_SIZE = 100;
 const PAUSES = { firstMs: 250, longestMs: 5_000 };
 
 /** Two pods of an attempt have the same name, one after the other. */
-export type PodIdentity = { name: string; uid: string };
+export type PodReference = { name: string; uid: string };
 
 type PodEvents = {
   /** A pod was added, or has changed. */
   onPod(pod: PodView): void;
   /** `last`: the last status of the pod; undefined when its end was not seen. */
-  onDeleted(identity: PodIdentity, last: PodView | undefined): void;
+  onDeleted(pod: PodReference, last: PodView | undefined): void;
   /** The pods are up to date, and changes arrive. */
   onConnected(): void;
   onError(error: ApiError | RunnerUnavailable): void;
@@ -79,7 +79,7 @@ export class PodWatch {
     const { events } = this.#options;
     const gone = new Map(this.#existing);
     const version = await listPods(this.#options, (pod) => {
-      const { name, uid } = identityOf(pod);
+      const { name, uid } = referenceTo(pod);
       if (gone.get(name) === uid) gone.delete(name);
       this.#existing.set(name, uid);
       events.onPod(pod);
@@ -112,12 +112,12 @@ export class PodWatch {
       }
       version = pod.metadata?.resourceVersion ?? version;
       if (type === 'BOOKMARK') return;
-      const identity = identityOf(pod);
+      const reference = referenceTo(pod);
       if (type === 'DELETED') {
-        this.#existing.delete(identity.name);
-        events.onDeleted(identity, trimPod(pod));
+        this.#existing.delete(reference.name);
+        events.onDeleted(reference, trimPod(pod));
       } else {
-        this.#existing.set(identity.name, identity.uid);
+        this.#existing.set(reference.name, reference.uid);
         events.onPod(trimPod(pod));
       }
     };
@@ -176,7 +176,7 @@ export async function listPods(
   }
 }
 
-export function identityOf({ metadata }: PodView): PodIdentity {
+export function referenceTo({ metadata }: PodView): PodReference {
   return { name: metadata?.name ?? '', uid: metadata?.uid ?? '' };
 }
 

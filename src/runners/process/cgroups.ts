@@ -143,7 +143,7 @@ function openVersion2(ownFolders: CgroupPaths): Cgroups | null {
     controllers,
     groupOf: (name) => ({ folders: [join(parent, name)] }),
     names: () => listFolders(parent),
-    plan(_group, limits) {
+    settingsOf(_group, limits) {
       const allJobs: GroupSetting[] = [
         ['memory.max', limits.allJobsMemoryBytes],
         ['cpu.weight', GROUP_WEIGHT],

@@ -33,7 +33,7 @@ export type Draft = {
   /** Lines of `key=value`. */
   labels: string;
   /** Of the job to rerun. The form has no fields for it. */
-  identity: Pick<Input, 'permissions' | 'idTokens'>;
+  credentials: Pick<Input, 'permissions' | 'idTokens'>;
 };
 
 export type Problems = Partial<Record<keyof Draft, string>>;
@@ -63,7 +63,7 @@ export function newDraft(options: JobOptions, given: Partial<Draft>): Draft {
     variableNames: '',
     secretNames: '',
     labels: '',
-    identity: {},
+    credentials: {},
     ...given,
   };
 }
@@ -98,14 +98,17 @@ export function draftFromJob({ job, namespace }: RerunData): Partial<Draft> {
       .join('\n'),
     env: lines(job.environmentNames),
     secrets: lines(job.secretNames),
-    identity: identityOf(job),
+    credentials: credentialsOf(job),
     variableNames: job.storedVariableNames.join(' '),
     secretNames: job.storedSecretNames.join(' '),
     labels: job.labels.map(({ key, value }) => (value ? `${key}=${value}` : key)).join('\n'),
   };
 }
 
-function identityOf({ permissions, idTokens }: NonNullable<RerunData['job']>): Draft['identity'] {
+function credentialsOf({
+  permissions,
+  idTokens,
+}: NonNullable<RerunData['job']>): Draft['credentials'] {
   return {
     ...(permissions && { permissions: { repo: permissions.repo, jobs: permissions.jobs } }),
     ...(idTokens.length > 0 && {
@@ -215,7 +218,7 @@ export function toCreateInput(draft: Draft): Input {
     ...(draft.variableNames.trim() && { variableNames: names(draft.variableNames) }),
     ...(draft.secretNames.trim() && { secretNames: names(draft.secretNames) }),
     ...(labels.length > 0 && { labels }),
-    ...draft.identity,
+    ...draft.credentials,
   };
 }
 

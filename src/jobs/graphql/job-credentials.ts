@@ -1,7 +1,7 @@
 /** GraphQL types of what a job may do and prove. */
 import type { JobPermissions as Permissions } from '../../identity/permissions.ts';
 import { builder } from '../../platform/schema/builder.ts';
-import type { IdTokenRequest } from '../record/identity.ts';
+import type { IdTokenRequest } from '../record/job-credentials.ts';
 
 const JobAccess = builder.enumType('JobAccess', {
   description: 'What a job may do with its own token.',

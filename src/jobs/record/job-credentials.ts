@@ -24,7 +24,7 @@ import {
 export type IdTokenRequest = { variable: string; audience: string };
 
 /** The column `identity` of a job that asks for anything. */
-export type JobIdentity = {
+export type JobCredentials = {
   /** Base URL of the server that created the job: the issuer of its tokens, and the address of the API. */
   url: string;
   permissions?: JobPermissions;
@@ -37,7 +37,7 @@ const ID_TOKEN_RULES = { maxCount: 10, variableLength: 100, audienceLength: 255 
 const URL_VARIABLE = 'LOAM_URL';
 const TOKEN_VARIABLE = 'LOAM_TOKEN';
 
-export type IdentityRequest = {
+export type CredentialsRequest = {
   permissions: JobPermissions | null;
   idTokens: readonly IdTokenRequest[];
 };
@@ -46,24 +46,24 @@ export type IdentityRequest = {
  * @param variables the names of the other variables of the job
  * @throws AppError 400
  */
-export function checkIdentity(
-  { permissions, idTokens }: IdentityInput,
+export function checkCredentials(
+  { permissions, idTokens }: CredentialsInput,
   hasRepository: boolean,
   variables: readonly string[],
-): IdentityRequest {
+): CredentialsRequest {
   return {
     permissions: checkPermissions(permissions, hasRepository, variables),
     idTokens: checkIdTokens(idTokens ?? [], variables),
   };
 }
 
-export type IdentityInput = {
+export type CredentialsInput = {
   permissions?: { repo?: 'read' | 'write' | null; jobs?: 'read' | 'write' | null } | null;
   idTokens?: readonly IdTokenRequest[] | null;
 };
 
 function checkPermissions(
-  permissions: IdentityInput['permissions'],
+  permissions: CredentialsInput['permissions'],
   hasRepository: boolean,
   variables: readonly string[],
 ): JobPermissions | null {
@@ -113,17 +113,17 @@ function fileVariable(variable: string): string {
 }
 
 /** @returns the column `identity` of the job; null if it asks for nothing */
-export function toJobIdentity(
-  { permissions, idTokens }: IdentityRequest,
+export function toJobCredentials(
+  { permissions, idTokens }: CredentialsRequest,
   url: string,
-): JobIdentity | null {
+): JobCredentials | null {
   if (!permissions && idTokens.length === 0) return null;
   return { url, ...(permissions && { permissions }), ...(idTokens.length > 0 && { idTokens }) };
 }
 
 /** Reads the column of a job, which is null if it asks for nothing. */
-export function readJobIdentity({ identity }: { identity: unknown }): Partial<JobIdentity> {
-  return (identity ?? {}) as Partial<JobIdentity>;
+export function readJobCredentials({ identity }: { identity: unknown }): Partial<JobCredentials> {
+  return (identity ?? {}) as Partial<JobCredentials>;
 }
 
 /**
@@ -131,10 +131,10 @@ export function readJobIdentity({ identity }: { identity: unknown }): Partial<Jo
  * @param isFromRef the command comes from a file at the commit, so whoever pushed the commit has passed the branch rules
  * @throws AppError 400, 401, 403
  */
-export async function demandIdentity(
+export async function demandCredentials(
   services: { pool: pg.Pool },
   viewer: Viewer,
-  { permissions, idTokens }: IdentityRequest,
+  { permissions, idTokens }: CredentialsRequest,
   job: {
     namespaceId: string;
     source: Pick<CommitSource, 'repositoryId' | 'branch'> | null;

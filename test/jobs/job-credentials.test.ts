@@ -9,7 +9,7 @@ import { startApp } from '../support/harness.ts';
 import { needs } from '../support/needs.ts';
 import { job, lines, submit, until, variables } from '../support/submit.ts';
 
-const IDENTITY = {
+const CREDENTIALS = {
   repo: 'ada/model',
   permissions: { repo: 'WRITE', jobs: 'READ' },
   idTokens: [{ variable: 'CLOUD_TOKEN', audience: 'sts.example.com' }],
@@ -46,7 +46,7 @@ test('git in a job uses its token for this server, and stores it nowhere', async
     GIT_CONFIG_KEY_0: 'user.name',
     GIT_CONFIG_VALUE_0: 'Ada',
   });
-  await submit(ada, { namespace: 'ada', name: 'real', command, env, ...IDENTITY });
+  await submit(ada, { namespace: 'ada', name: 'real', command, env, ...CREDENTIALS });
   await eventually(async () =>
     expect((await job(ada, 'ada', 'real')).status).toMatch(/SUCCEEDED|FAILED/),
   );
@@ -68,7 +68,7 @@ test('tokens of a job that outlives its server are renewed in the file, and its 
   await using app = await startApp({ overrides: { runner } });
   const ada = await app.user('ada');
   await ada.repository('ada/model');
-  await submit(ada, { namespace: 'ada', name: 'long', command: 'hold', ...IDENTITY });
+  await submit(ada, { namespace: 'ada', name: 'long', command: 'hold', ...CREDENTIALS });
   await until(ada, 'ada', 'long', 'RUNNING');
   const tokens = () => runner.running()[0]?.files.CLOUD_TOKEN ?? '';
   const { LOAM_TOKEN } = runner.running()[0]?.env ?? {};
