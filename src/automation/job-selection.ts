@@ -6,11 +6,8 @@ import { type JobFile, type JobSettings, type Problem, readJobFile, toRequest } 
 import { type Combination, combine } from './matrix.ts';
 
 export type Trigger =
-  | {
-      kind: 'push';
-      branch: string /** Null: unknown, so that every filter matches. */;
-      paths: readonly string[] | null;
-    }
+  /** `paths`: null if unknown, so that every filter matches. */
+  | { kind: 'push'; branch: string; paths: readonly string[] | null }
   | { kind: 'tag'; tag: string }
   /** `jobs`: null for all jobs that users may start. */
   | { kind: 'manual'; job: string | null }

@@ -137,9 +137,8 @@ export class Rechecks implements AsyncDisposable {
     const credentials = checks.flatMap(({ credential }) => credential ?? []);
     const accounts = await readAccounts(this.#pool, credentials);
     let failure: unknown;
-    // Checked one after another, because most rules look only at the account, and rules that query the database must
-    // not
-    // occupy the whole pool.
+    // Checked one after another, because most rules look only at the account, and rules that query the database must not occupy
+    // the whole pool.
     for (const check of checks) {
       const { credential, rule, streams } = check;
       try {

@@ -1,8 +1,8 @@
 /**
  * `npm run build`: builds what the server serves: the dashboard, the pages of the documentation, the `loam` command, the client
- * library, and the agent for the nodes of a cluster. `npm start` rebuilds those whose sources changed; without Vite (`npm ci --omit=dev`) the server
- * uses the existing builds. A build goes to a temporary folder that is then renamed, so that a crash or a concurrent start
- * never leaves a partial build.
+ * library, and the agent for the nodes of a cluster. `npm start` rebuilds those whose sources changed; without Vite (`npm ci
+ * --omit=dev`) the server uses the existing builds. A build goes to a temporary folder that is then renamed, so that a crash or
+ * a concurrent start never leaves a partial build.
  */
 import { createHash, randomUUID } from 'node:crypto';
 import { existsSync, globSync, readFileSync } from 'node:fs';

@@ -1,6 +1,6 @@
 /**
- * Each GraphQL document of the dashboard and of the command is valid for the schema. TypeScript does not check it: a field that does not
- * exist has the type `unknown`, and shows as nothing.
+ * Each GraphQL document of the dashboard and of the command is valid for the schema. TypeScript does not check it: a field that
+ * does not exist has the type `unknown`, and shows as nothing.
  */
 import { globSync, readFileSync } from 'node:fs';
 import { type DocumentNode, Kind, parse, validate, visit } from 'graphql';

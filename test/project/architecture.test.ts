@@ -41,7 +41,10 @@ const FLOORS = [
   'programs',
 ];
 
-/** Adapters import a transport: the servers, ssh, and of a feature its `graphql/` and `http.ts` or `http/`. Every other file is domain. */
+/**
+ * Adapters import a transport: the servers, ssh, and of a feature its `graphql/` and `http.ts` or `http/`. Every other file is
+ * domain.
+ */
 const ADAPTER =
   /^src\/(api|platform\/schema|platform\/web)\/|^src\/(main|app|maintenance)\.ts$|^src\/[\w/]+\/(graphql\/|http\/|http\.ts$)/;
 

@@ -1,8 +1,8 @@
 /**
  * A runner without processes, for tests. It understands `echo TEXT`, `echo TEXT > PATH` (a file), `flood LINES BYTES` (that
- * many lines of that length), `exit N`, `sleep SECONDS`, `hold` (until the test calls `release`), `busy` (without end), `trap N`
- * (exit with N on SIGTERM), `stubborn` (ignore SIGTERM), `unstartable REASON` (with the escapes of JSON) and `lose`, joined by `;`; other commands do nothing.
- * Given to a second server, it acts as the machine that outlived the first.
+ * many lines of that length), `exit N`, `sleep SECONDS`, `hold` (until the test calls `release`), `busy` (without end), `trap
+ * N` (exit with N on SIGTERM), `stubborn` (ignore SIGTERM), `unstartable REASON` (with the escapes of JSON) and `lose`, joined
+ * by `;`; other commands do nothing. Given to a second server, it acts as the machine that outlived the first.
  */
 import { once } from 'node:events';
 import { mkdtemp, rm } from 'node:fs/promises';

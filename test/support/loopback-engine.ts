@@ -1,4 +1,7 @@
-/** A cluster engine whose only node is this machine: it starts agents as processes. It forgets nothing, and shares no code with real engines. */
+/**
+ * A cluster engine whose only node is this machine: it starts agents as processes. It forgets nothing, and shares no code with
+ * real engines.
+ */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync } from 'node:fs';

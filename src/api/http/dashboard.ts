@@ -15,7 +15,10 @@ const FOLDER = join(import.meta.dirname, '../../../dist/dashboard');
 /** The placeholder in the document for the data that its script needs before the first query. */
 const START_DATA = /(<script id="start" type="application\/json">)null(?=<\/script>)/;
 
-/** The cookie of the theme that the user chose (`layout/theme.ts`). It is set in the document, so that a dark page does not flash white. */
+/**
+ * The cookie of the theme that the user chose (`layout/theme.ts`). It is set in the document, so that a dark page does not
+ * flash white.
+ */
 const THEME = /(?:^|; )loam-theme=(light|dark)(?:;|$)/;
 
 /**

@@ -1,4 +1,7 @@
-/** The script of the documentation's pages: the search, and the address of the server in examples. Without it, the pages stay readable. */
+/**
+ * The script of the documentation's pages: the search, and the address of the server in examples. Without it, the pages stay
+ * readable.
+ */
 import './docs.css';
 import MiniSearch from 'minisearch';
 import type { Section } from './pages.ts';

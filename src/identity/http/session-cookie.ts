@@ -10,7 +10,10 @@ import type { Urls } from '../../base/urls.ts';
 import { wantsPage } from '../../platform/web/page.ts';
 import { readBodyBytes } from '../../platform/web/request-body.ts';
 
-/** Paths that accept the cookie, in addition to the pages of the dashboard. Badges do, because the dashboard shows them in READMEs. */
+/**
+ * Paths that accept the cookie, in addition to the pages of the dashboard. Badges do, because the dashboard shows them in
+ * READMEs.
+ */
 const PATHS = /^\/(?:graphql|artifacts|login|logout)(?:\/|$)|^\/[^/]+\/[^/]+\/-\/badge\.svg$/;
 const SECRET = /^[0-9A-Za-z]{40}$/;
 

@@ -1,6 +1,6 @@
 /**
- * The identity tokens of running attempts (`../record/job-credentials.ts`). They are issued before the start and again at half their
- * lifetime. Each time, the claims come from the database, and the creator of the job must still be allowed to run it.
+ * The identity tokens of running attempts (`../record/job-credentials.ts`). They are issued before the start and again at half
+ * their lifetime. Each time, the claims come from the database, and the creator of the job must still be allowed to run it.
  */
 import type pg from 'pg';
 import type { Role } from '../../../prisma/generated/enums.ts';

@@ -14,7 +14,10 @@ import type { Logger } from '../../base/log.ts';
 import type { Db } from '../database/client.ts';
 import { eventNotification, type NotifyPayload } from './bus.ts';
 
-/** Every transition of a job, changes of repositories, and thresholds of budgets. Webhooks rename some types (`webhooks/event-types.ts`). */
+/**
+ * Every transition of a job, changes of repositories, and thresholds of budgets. Webhooks rename some types
+ * (`webhooks/event-types.ts`).
+ */
 export type EventType =
   | `job.${'queued' | 'running' | 'succeeded' | 'failed' | 'cancelled' | 'timed_out' | 'deleted'}`
   | `repository.${'created' | 'renamed' | 'transferred' | 'updated' | 'pushed' | 'deleted'}`

@@ -84,7 +84,8 @@ const MAX_OPEN_REQUESTS = 16;
 const MAX_JSON_BYTES = 64 * 1024;
 /**
  * Bodies are kept in memory until their end, so these limits count the bodies that are being received: the parts of logs of all
- * agents, and all bodies of one attempt. An agent sends one part of its log at a time, and may repeat it before the broken connection is noticed.
+ * agents, and all bodies of one attempt. An agent sends one part of its log at a time, and may repeat it before the broken
+ * connection is noticed.
  */
 const MAX_BODY_BYTES = 32 * 2 ** 20;
 const MAX_BODY_BYTES_OF_ATTEMPT = 2 * LOG_REQUEST_BYTES;

@@ -1,6 +1,6 @@
 /**
- * `npm run chaos:clusters`: randomly kills Loam, its network to the nodes, and every part of a cluster, while jobs run there. Prints what was lost, doubled
- * or left behind.
+ * `npm run chaos:clusters`: randomly kills Loam, its network to the nodes, and every part of a cluster, while jobs run there.
+ * Prints what was lost, doubled or left behind.
  *
  * `LOAM_TEST_CHAOS=60 LOAM_TEST_JOBS=150 LOAM_TEST_SEED=7 npx vitest run test/slow/clusters/chaos.test.ts`
  */

@@ -40,7 +40,10 @@ const DeleteOrganization = graphql(`
   mutation DeleteOrganization($name: String!) { deleteOrganization(input: { name: $name }) { id } }
 `);
 
-/** The plan of a namespace, its secrets and variables, its retention, artifacts kept after their jobs were deleted, and the deletion of an organization. */
+/**
+ * The plan of a namespace, its secrets and variables, its retention, artifacts kept after their jobs were deleted, and the
+ * deletion of an organization.
+ */
 export default function NamespaceSettings() {
   return (
     <NamespaceFrame tab="Settings">{({ name }) => <Settings namespace={name} />}</NamespaceFrame>
