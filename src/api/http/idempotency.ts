@@ -77,7 +77,7 @@ const PURGE = `
     select ctid from idempotent_requests where created_at < now() - interval '${RETENTION}' limit ${PURGE_ROWS}))`;
 
 export const NOT_STORED = 'could not store the response for its Idempotency-Key';
-/** Headers of a response that an error takes the place of. */
+/** Removed from a response that is replaced by an error. */
 const REPLACED_HEADERS = ['Content-Length', 'ETag', 'Location'];
 
 /** A client that got the response could not replay it, and its retry would do the work twice. */
@@ -118,17 +118,18 @@ export async function claimIdempotencyKey(
     .update(`${req.method} ${req.originalUrl}\n`)
     .update(req.rawBody ?? '')
     .digest();
-  const id = [owner, key, randomUUID()];
-  const { rowCount } = await pool.query(CLAIM, [owner, key, fingerprint, id[2]]);
+  const claim = randomUUID();
+  const { rowCount } = await pool.query(CLAIM, [owner, key, fingerprint, claim]);
   req.idempotency = { owner, key, fingerprint: fingerprint.toString('hex') };
   const secret = sealingKey(req, `${owner} ${key}`);
   if (rowCount === 0) {
     const { rows } = await pool.query<Row>(FIND, [owner, key]);
     return { replayed: toReplay(rows[0], fingerprint, secret) };
   }
+  const ownRow = [owner, key, claim];
   const renewing = startLoop(
     { name: 'Renewing the claim of a request', every: RENEW_MS, waitsFirst: true, log },
-    () => pool.query(RENEW, id),
+    () => pool.query(RENEW, ownRow),
   );
   const stopRenewing = () => renewing[Symbol.asyncDispose]();
   return {
@@ -139,11 +140,11 @@ export async function claimIdempotencyKey(
         const value = headers[name];
         return value === undefined ? [] : [[name, value]];
       });
-      await pool.query(STORE, [...id, status, Object.fromEntries(stored), seal(secret, body)]);
+      await pool.query(STORE, [...ownRow, status, Object.fromEntries(stored), seal(secret, body)]);
     },
     async release() {
       await stopRenewing();
-      await pool.query(RELEASE, id);
+      await pool.query(RELEASE, ownRow);
     },
   };
 }

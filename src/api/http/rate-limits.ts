@@ -25,7 +25,7 @@ type HeaderTarget = { setHeader(name: string, value: number): unknown };
 type Buckets = { perMinute: Counter; perSecond: Counter };
 
 export type RateLimits = AsyncDisposable & {
-  /** For every route: ends requests with invalid credentials, with 401, or with 429 above the rate. */
+  /** For every route: refuses requests with invalid credentials with 401, or with 429 above the rate. */
   refuseInvalidCredentials: RequestHandler;
   /** For the API: counts the request, sets the rate limit headers, and responds with 429 above the rate. */
   countRequest: RequestHandler;

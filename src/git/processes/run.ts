@@ -69,9 +69,9 @@ const GRACE_MS = 5_000;
 /** Time to read remaining output after git has exited; a child process of git may keep the outputs open for longer. */
 const DRAIN_MS = 1_000;
 const DEFAULT_TIMEOUT_MS = 30_000;
-/** Longest record of `gitLines`: twice the largest file that is compared line by line (`walk.ts`). */
-const MAX_RECORD = 16 * 2 ** 20;
 const MiB = 2 ** 20;
+/** Longest record of `gitLines`: twice the largest file that is compared line by line (`walk.ts`). */
+const MAX_RECORD = 16 * MiB;
 
 /** A running git process. The caller must read its standard output to the end, or end the process. */
 export class GitProcess implements Disposable {
@@ -94,7 +94,7 @@ export class GitProcess implements Disposable {
     this.pipes = program.pipes;
     const abort = () => this.end();
     signal?.addEventListener('abort', abort);
-    this.ended = this.#end().finally(() => {
+    this.ended = this.#waitForEnd().finally(() => {
       this.#isEnding = true;
       clearTimeout(this.#timer);
       signal?.removeEventListener('abort', abort);
@@ -102,7 +102,7 @@ export class GitProcess implements Disposable {
     if (signal?.aborted) this.end();
   }
 
-  async #end(): Promise<GitExit> {
+  async #waitForEnd(): Promise<GitExit> {
     const { stdin, stdout, pipes, ended } = this.#program;
     const { code, signal, stderr } = await ended.catch(async (error: Error) => {
       // The process starter died. Git continues, and the end of its output marks its exit.
@@ -133,6 +133,7 @@ export class GitProcess implements Disposable {
     }, GRACE_MS);
   }
 
+  /** Reads the rest of the output for at most `DRAIN_MS`. */
   #drain(): void {
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => this.#program.stdout.destroy(), DRAIN_MS);

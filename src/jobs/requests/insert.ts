@@ -116,7 +116,10 @@ type NewJobs = {
 };
 type Services = { config: Config; secretBox: SecretBox };
 
-/** More jobs than this enter the queue by and by, because each takes longer than the one before in one transaction. */
+/**
+ * More jobs than this are inserted blocked, and the loop moves them into the queue in batches: in one transaction, each job that
+ * enters the queue takes longer than the one before.
+ */
 const MAX_UNBLOCKED = 100;
 
 /**
@@ -327,7 +330,7 @@ async function insertEntry(
   }
   if (needs.length > 0) addNeeds(statement, needs);
   if (slots.length > 0) addSlots(statement, slots, needs.length > 0);
-  // The run learns of all its jobs.
+  // The loop tells a run about all of its jobs.
   if (blocked || run) parts.push('changed as (insert into job_changes (job_id) select id from v)');
   const firstId = ids[0] ?? '';
   addAuditToStatement(statement, [{ ...change, subject: firstId }]);

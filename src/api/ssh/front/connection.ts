@@ -175,9 +175,12 @@ class ClientConnection {
       // ssh2 keeps a session without a command as long as its connection, so such a session stays counted.
       if (isClosed && channel && !this.#channels.has(channel)) this.#sessions.delete(session);
     };
-    const late = setTimeout(() => this.#refuse('a session has no command'), limits.commandMs);
+    const commandTimer = setTimeout(
+      () => this.#refuse('a session has no command'),
+      limits.commandMs,
+    );
     session.once('close', () => {
-      clearTimeout(late);
+      clearTimeout(commandTimer);
       isClosed = true;
       release();
     });
@@ -200,7 +203,7 @@ class ClientConnection {
       if (packetSize < MIN_PACKET_BYTES)
         return void this.#refuse('a client accepts only packets that are too small');
       channel = accepted;
-      clearTimeout(late);
+      clearTimeout(commandTimer);
       this.#runCommand(accepted, command, protocol, release);
     };
     session.on('exec', (accept, reject, { command }) => run(accept, reject, command));
