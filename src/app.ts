@@ -94,7 +94,6 @@ import { createConnector, readCaCertificates } from './webhooks/delivery/connect
 import { createGuard, type Lookup, resolveHost } from './webhooks/delivery/guard.ts';
 import { initializeCursor, startDispatcher } from './webhooks/dispatcher.ts';
 import { startSender } from './webhooks/sender.ts';
-import { createSigningSecrets } from './webhooks/signing-secrets.ts';
 import type { WebhookDeps } from './webhooks/webhooks.ts';
 
 /** Parts of every process, whatever its role. */
