@@ -1,8 +1,8 @@
 /** The event feed of a namespace: which events a viewer sees, in pages and in the subscription. */
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { followEvents } from '../../src/platform/events/read.ts';
 import { readFeedPage } from '../../src/platform/events/feed-page.ts';
+import { followEvents } from '../../src/platform/events/read.ts';
 import { eventually } from '../support/eventually.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { remove, submit, until } from '../support/submit.ts';
