@@ -43,7 +43,7 @@ export async function changedImage(from: string, ...command: string[]) {
  * commands that ignore SIGTERM: on a busy machine, others would get SIGKILL first.
  */
 export async function dockerRunner(options: Partial<DockerRunnerOptions> = {}) {
-  const dir = await mkdtemp(join(tmpdir(), 'loam-containers-'));
+  const dir = options.dir ?? (await mkdtemp(join(tmpdir(), 'loam-containers-')));
   const given = {
     dir,
     docker: DOCKER,

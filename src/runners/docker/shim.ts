@@ -60,6 +60,12 @@ if (import.meta.main) {
   process.on('SIGTERM', () => stop('TERM'));
   process.on('SIGUSR2', () => stop('KILL'));
   for (const name of ['SIGHUP', 'SIGINT', 'SIGPIPE'] as const) process.on(name, () => {});
+  // For example when the disk is full.
+  process.on('uncaughtException', (error) => {
+    if (supervision?.fail) return supervision.fail(error);
+    console.error(error);
+    process.exit(isDiskFull(error) ? DISK_FULL_EXIT : 1);
+  });
   // Writing to stdout fails when the server was killed meanwhile.
   process.stdout.on('error', () => {});
   const line = await text(process.stdin);

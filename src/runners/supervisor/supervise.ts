@@ -141,7 +141,7 @@ export async function supervise(
   let isStopped = before !== undefined;
   let timedOut = before?.timedOut ?? false;
   const storeEnding = (how: 'TERM' | 'KILL') =>
-    onEnding?.({ how, at: Date.now(), timedOut, reason: ending.reason });
+    tryTo(() => onEnding?.({ how, at: Date.now(), timedOut, reason: ending.reason }));
   let killWork = () => {};
   const endFor = (reason: StopReason | null) => {
     if (reason === null || ending.reason) return;
@@ -150,8 +150,9 @@ export async function supervise(
     killWork();
   };
   const log = openLog(fileOf('log'), spec.log, (error) => {
-    endFor(toStopReason(error));
+    // Before the work is ended, because that is recorded too.
     releaseReserve(dir);
+    endFor(toStopReason(error));
   });
   const [out, err] = [join(fifoDir, 'out'), join(fifoDir, 'err')] as const;
   const outputs = [copyLines(out, 'o', log), copyLines(err, 'e', log)] as const;

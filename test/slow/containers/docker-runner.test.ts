@@ -15,6 +15,7 @@ import {
   runnerContract,
   runToEnd,
 } from '../../support/runner.contract.ts';
+import { smallDisk } from '../../support/small-disk.ts';
 
 const never = new AbortController().signal;
 
@@ -39,6 +40,19 @@ test('lines that arrive while earlier ones are stored form one batch', async (ct
   }
   expect(lines).toBe(5_000);
   expect(batches).toBeLessThan(1_000);
+});
+
+test('a container whose log fills the disk is ended with the reason', async (ctx) => {
+  needs(ctx, 'docker', 'root');
+  await using disk = await smallDisk(8);
+  await using made = await dockerRunner({ dir: disk.dir, network: { mode: 'none' } });
+  const flood = `yes "$(head -c 4000 /dev/zero | tr '\\0' x)"`;
+  const { outcome } = await runToEnd(made.runner, attemptSpec(flood));
+  expect(outcome).toMatchObject({
+    kind: 'exited',
+    exitCode: 137,
+    note: 'The job was ended: the disk of the server is full.',
+  });
 });
 
 test('the timeout of a container holds while no server supervises it', async (ctx) => {

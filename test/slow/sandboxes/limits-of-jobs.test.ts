@@ -27,6 +27,7 @@ import { startApp } from '../../support/harness.ts';
 import { needs } from '../../support/needs.ts';
 import { listCommandLines, listProcessesNaming } from '../../support/processes.ts';
 import { allLines, attemptSpec, runToEnd } from '../../support/runner.contract.ts';
+import { smallDisk } from '../../support/small-disk.ts';
 
 const run = promisify(execFile);
 const never = new AbortController().signal;
@@ -477,20 +478,6 @@ describe('the disk', () => {
     expect(await over('small')).toMatchObject({ status: 'succeeded', artifacts: { files: 1 } });
   });
 });
-
-/** A disk of its own, which a test may fill. */
-async function smallDisk(megabytes: number) {
-  const path = await mkdtemp(join(tmpdir(), 'loam-disk-'));
-  await run('mount', ['-t', 'tmpfs', '-o', `size=${megabytes}m`, 'tmpfs', path]);
-  return {
-    path,
-    dir: join(path, 'attempts'),
-    async [Symbol.asyncDispose]() {
-      await run('umount', ['-l', path]);
-      await rm(path, { recursive: true, force: true });
-    },
-  };
-}
 
 describe('cleanup', () => {
   test('folders deeper than PATH_MAX and folders without permissions are removed after the end', async () => {
