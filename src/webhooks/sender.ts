@@ -262,6 +262,8 @@ class Sender implements AsyncDisposable {
       queue.setEndpoint(endpoint, (sealed) => this.#openSecret(webhookId, sealed));
       // A copy: a delivery whose result is recorded during the read may still be pending in the rows that were read.
       const loadedIds = new Set(queue.loadedIds);
+      // Nothing that was read before is sent any more.
+      if (endpoint.state !== 'on') queue.requeue();
       if (endpoint.state === 'on') reads.push({ queue, webhookId, limit: readLimit, loadedIds });
       else if (endpoint.state === 'deleted') queue.isDrained = true;
       else this.#track(this.#failPending(queue));

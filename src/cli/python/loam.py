@@ -699,9 +699,10 @@ class Client:
                     answer = _read_bounded(response, self.url)
                 return json.loads(answer) if answer else None
             except LoamError as error:
-                pause = pauses.after(error)
-                if not error.is_temporary or time.monotonic() + pause > deadline:
+                left = deadline - time.monotonic()
+                if not error.is_temporary or left <= (error.retry_after or 0):
                     raise
+                pause = min(pauses.after(error), left)
             except ValueError:
                 raise _no_loam(self.url) from None
             time.sleep(pause)

@@ -3,8 +3,8 @@ import { LoamError } from './errors.ts';
 
 const FIRST_LIMIT_MS = 500;
 const MAX_LIMIT_MS = 5_000;
-/** A server that answers, but cannot, may have an error that stays: half a minute of attempts. */
-const MAX_INTERNAL_ERRORS = 14;
+/** An error of the server itself may stay, so such answers are not awaited longer. */
+const MAX_INTERNAL_ERRORS_MS = 30_000;
 
 /** For calls that repeat their requests while the server restarts or the network is away, without a limit of time. */
 export type RetryOptions = {
@@ -12,7 +12,7 @@ export type RetryOptions = {
   signal?: AbortSignal | undefined;
   /** Called before each wait. */
   onRetry?: ((error: LoamError) => void) | undefined;
-  /** Called when an attempt succeeds after a failure. */
+  /** Called when a try succeeds after a failure. */
   onRecovered?: (() => void) | undefined;
 };
 
@@ -24,18 +24,21 @@ export class Backoff {
   readonly #options: RetryOptions;
   #limitMs = FIRST_LIMIT_MS;
   #failed = false;
-  #internalErrors = 0;
+  /** When the first of the internal errors in a row was answered, in milliseconds of the clock of this process. */
+  #internalErrorsSince: number | undefined;
 
   constructor(options: RetryOptions = {}) {
     this.#options = options;
   }
 
-  /** Waits before the next attempt. @throws the error itself, if the same request cannot succeed later */
+  /** Waits before the next try. @throws the error itself, if the same request cannot succeed later */
   async afterFailure(error: unknown): Promise<void> {
     this.#options.signal?.throwIfAborted();
     if (!(error instanceof LoamError) || !error.isTemporary) throw error;
-    if (error.code === 'internal_error' && ++this.#internalErrors > MAX_INTERNAL_ERRORS)
-      throw error;
+    if (error.code === 'internal_error') {
+      this.#internalErrorsSince ??= performance.now();
+      if (performance.now() - this.#internalErrorsSince > MAX_INTERNAL_ERRORS_MS) throw error;
+    }
     this.#failed = true;
     this.#options.onRetry?.(error);
     const asked = Math.min((error.retryAfter ?? 0) * 1_000, 60_000);
@@ -47,7 +50,7 @@ export class Backoff {
   succeeded(): void {
     if (this.#failed) this.#options.onRecovered?.();
     this.#failed = false;
-    this.#internalErrors = 0;
+    this.#internalErrorsSince = undefined;
     this.#limitMs = FIRST_LIMIT_MS;
   }
 }

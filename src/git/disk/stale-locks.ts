@@ -45,7 +45,11 @@ export class StaleLocks {
   /** Process ids of pushes on this server without a verdict yet. They may take hours, and lock no ref. */
   readonly #undecided = new Set<number>();
   /** Serializes removals per repository, because a removal must not act on locks that a concurrent removal found. */
-  readonly #removals = new FairSemaphore(Number.POSITIVE_INFINITY, { perKey: 1 });
+  readonly #removals = new FairSemaphore(Number.POSITIVE_INFINITY, {
+    perKey: 1,
+    waitMs: Number.POSITIVE_INFINITY,
+    maxWaiting: Number.POSITIVE_INFINITY,
+  });
 
   constructor({ isAlone }: Options) {
     this.#isAlone = isAlone;

@@ -11,7 +11,7 @@ import {
   PAGE_ENTRIES,
   type StoredPage,
 } from '../record/journal-pages.ts';
-import { readAllowedPages } from './pages.ts';
+import { readAllowedPages, readPages } from './pages.ts';
 
 /** The maximum and the default of `tail`, as documented for the API. */
 const MAX_TAIL = 10_000;
@@ -42,9 +42,9 @@ export async function readLogTail(
   const count = resolveTail(tail);
   const start = await firstSeqAfter(pool, jobId, since);
   // With one more line, which tells whether there are older ones.
-  const { page, bytes } = await readTailStart(pool, jobId, { start, count: count + 1 });
-  if (!page) return { lines: [], hasMore: false };
-  const lowest = Number(page.first_seq);
+  const { firstSeq, bytes } = await readTailStart(pool, jobId, { start, count: count + 1 });
+  if (firstSeq === null) return { lines: [], hasMore: false };
+  const lowest = firstSeq;
   const range = { from: null, order: 'desc', count: Number.MAX_SAFE_INTEGER, lowest } as const;
   const { pages, isWhole } = await readAllowedPages(pool, jobId, range, allowance, bytes);
   const entries = (await Promise.all(pages.toReversed().map(decodePage))).flat();
@@ -63,8 +63,13 @@ export async function findStreamStart(
 ): Promise<number> {
   const count = resolveTail(tail);
   const start = await firstSeqAfter(pool, jobId, since);
-  const { nextSeq, page, linesAfter } = await readTailStart(pool, jobId, { start, count });
-  const entries = page ? await decodePage(page) : [];
+  const { nextSeq, firstSeq, linesAfter } = await readTailStart(pool, jobId, { start, count });
+  const range = { from: firstSeq, order: 'asc', count: 1 } as const;
+  const { pages } =
+    firstSeq === null
+      ? { pages: [] }
+      : await readPages(pool, jobId, range, Number.MAX_SAFE_INTEGER);
+  const entries = (await Promise.all(pages.map(decodePage))).flat();
   const lines = selectLinesFrom(entries, start);
   const first = lines[Math.max(0, lines.length - (count - linesAfter))];
   return (first?.seq ?? nextSeq) - 1;
@@ -128,14 +133,14 @@ const EXPECTED_STATUS_CHANGES = 20;
 const SCAN_GROWTH = 4;
 
 /**
- * Reads the page in which the last `count` lines begin.
- * @returns the page, the number of lines in later pages, and the bytes of JSON of all these pages
+ * Finds the page in which the last `count` lines begin.
+ * @returns its first number, the number of lines in later pages, and the bytes of JSON of all these pages
  */
 async function readTailStart(
   pool: pg.Pool,
   jobId: string,
   { start, count }: LineSelection,
-): Promise<{ nextSeq: number; page: StoredPage | null; linesAfter: number; bytes: number }> {
+): Promise<{ nextSeq: number; firstSeq: number | null; linesAfter: number; bytes: number }> {
   for (let entries = count + EXPECTED_STATUS_CHANGES; ; entries *= SCAN_GROWTH) {
     // Selects by a range of numbers, not by a limit on pages: while statistics lag behind a growing log, PostgreSQL assumes that
     // the log is short and sorts all of it (measured: 0.8 s for the last ten of a million rows).
@@ -155,24 +160,23 @@ async function readTailStart(
           where lines_after < $4 and lines > 0 order by first_seq limit 1
         )
         select lower, next_seq, coalesce(lines_found, 0) as lines_found,
-          coalesce(lines_after, 0) as lines_after, coalesce(tail_bytes, 0) as tail_bytes,
-          first_seq, bytes, compressed, data
-        from job left join (
-          oldest join journal_pages using (first_seq)
-        ) on job_id = $1`,
+          coalesce(lines_after, 0) as lines_after, coalesce(tail_bytes, 0) as tail_bytes, first_seq
+        from job left join oldest on true`,
       values: [jobId, start, entries, count],
     });
     const [row] = rows;
-    if (!row) return { nextSeq: 1, page: null, linesAfter: 0, bytes: 0 };
+    if (!row) return { nextSeq: 1, firstSeq: null, linesAfter: 0, bytes: 0 };
     if (Number(row.lines_found) >= count || Number(row.lower) <= start)
       return {
         nextSeq: Number(row.next_seq),
-        page: row.data ? row : null,
+        firstSeq: row.first_seq === null ? null : Number(row.first_seq),
         linesAfter: Number(row.lines_after),
         bytes: Number(row.tail_bytes),
       };
   }
 }
 
-type TailStartRow = StoredPage &
-  Record<'lower' | 'next_seq' | 'lines_found' | 'lines_after' | 'tail_bytes', string>;
+type TailStartRow = Record<
+  'lower' | 'next_seq' | 'lines_found' | 'lines_after' | 'tail_bytes',
+  string
+> & { first_seq: string | null };

@@ -9,6 +9,7 @@ import { AppError, busy } from '../../base/errors.ts';
 type SemaphoreOptions = {
   /** Maximum number of slots for one key. */
   perKey?: number;
+  /** Default: 30,000; Infinity: no limit. */
   waitMs?: number;
   /** Maximum number of waiting requests. Further requests are refused at once. */
   maxWaiting?: number;
@@ -107,7 +108,7 @@ export class FairSemaphore {
       this.#forget(ticket);
       reject(new QueueTimeout(`no slot was free within ${waitMs} ms`));
     };
-    const timer = setTimeout(refuse, waitMs);
+    const timer = Number.isFinite(waitMs) ? setTimeout(refuse, waitMs) : undefined;
     signal?.addEventListener('abort', refuse, { once: true });
     return promise.finally(() => {
       clearTimeout(timer);

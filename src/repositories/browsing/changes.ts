@@ -108,11 +108,13 @@ async function truncateToAllowance(
   patches: readonly Patch[],
   allowance: Allowance,
 ): Promise<Patch[]> {
-  const bytes = patches.reduce((sum, { text }) => sum + text.length, 0);
+  const sizes = patches.map(({ text }) => Buffer.byteLength(text));
+  const bytes = sizes.reduce((sum, size) => sum + size, 0);
   let left = await takeGitBytes(allowance, bytes);
-  return patches.map((patch) => {
-    const fits = patch.text.length <= left;
-    if (fits) left -= patch.text.length;
+  return patches.map((patch, i) => {
+    const size = sizes[i] ?? 0;
+    const fits = size <= left;
+    if (fits) left -= size;
     return fits ? patch : { text: '', isTruncated: true };
   });
 }
