@@ -278,7 +278,9 @@ class SupervisedAttempt implements AsyncDisposable {
   #update(hold: Hold): void {
     if (hold === 'held') return;
     // A job that was cancelled and then deleted keeps the rest of its grace period to write its artifacts.
-    this.#signalToSend = hold === 'cancelled' || hold === 'deleted' ? 'TERM' : 'KILL';
+    const isGraceful = hold === 'cancelled' || hold === 'deleted';
+    // An earlier check may settle after a later one.
+    if (this.#signalToSend !== 'KILL') this.#signalToSend = isGraceful ? 'TERM' : 'KILL';
     this.#jobEnd.abort();
     if (hold === 'discarded') this.#end.abort();
   }

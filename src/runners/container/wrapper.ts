@@ -37,7 +37,7 @@ export const SHARED = {
 export const SHARED_DIR = '/.loam';
 
 /** The shell gives up after this time without a FIFO or the file `start`, with 255, as if an engine had ended the container. */
-const MAX_WAIT_S = 3_600;
+export const MAX_WAIT_S = 3_600;
 const USAGE_INTERVAL_S = 5;
 /** Where no supervisor sees the command, its watchdog acts this long after the timeout and the grace period of the server. */
 const WATCHDOG_DELAY_S = 5;

@@ -98,6 +98,7 @@ export async function createSharedFiles(
 
 /** Lets the command of a container begin that has no shim. Without FIFOs it has the output of the container. */
 export async function beginWithoutShim(attemptDir: string): Promise<void> {
+  if (hasCommandBegun(attemptDir)) return;
   const dir = sharedDir(attemptDir);
   for (const name of FIFOS) await rm(join(dir, name), { force: true });
   beginCommand(attemptDir);

@@ -1,6 +1,6 @@
 /** The server's side of the shims of containers (`shim.ts`): starts, signals and replaces them, and reads what they record. */
 import { randomBytes } from 'node:crypto';
-import { existsSync, renameSync } from 'node:fs';
+import { existsSync, renameSync, rmSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -131,14 +131,19 @@ export class ContainerShims implements AsyncDisposable {
   }
 
   async #start(attempt: string): Promise<void> {
-    if (await this.#find(attempt)) return this.#requireStarted(attempt);
+    const file = this.#fileOf(attempt, 'claim');
+    const claim = await readClaim(file);
+    if (claim && isAlive(claim)) return this.#requireStarted(attempt);
     if (await this.readExit(attempt)) return;
-    const claim = this.#fileOf(attempt, 'claim');
-    if (existsSync(claim)) renameSync(claim, `${claim}.lost`);
+    // Only a shim that has let the command begin may have missed something.
+    if (claim && hasCommandBegun(join(this.#dir, attempt))) renameSync(file, `${file}.lost`);
+    else if (claim) rmSync(file, { force: true });
     const exitCode = await this.#pool.launch(attempt);
     if (exitCode === DISK_FULL_EXIT)
       throw Object.assign(new Error('the disk is full'), { code: 'ENOSPC' });
     this.#requireStarted(attempt);
+    if (!(await this.#find(attempt)) && !(await this.readExit(attempt)))
+      throw new Error(`The shim of ${attempt} ended with ${exitCode} and has recorded no end`);
     const stop = await readRecord(join(this.#dir, attempt), 'stop');
     if (stop) await this.signal(attempt, stop.how);
   }

@@ -221,6 +221,11 @@ export function exceededTimeout(
   return endedAt - openedAt >= timeoutMs + OVERRUN_MS;
 }
 
+/** The reason of an attempt whose container has ended before the command began. */
+export function describeEarlyExit(exitCode: number): string {
+  return `The command could not begin: /bin/sh of the image exited before running it, with exit code ${exitCode}`;
+}
+
 /** @returns why the engine refused to start a container, for the job's user; null when the job is not the cause */
 export function explainStartFailure(error: unknown): string | null {
   if (!(error instanceof EngineError)) return null;

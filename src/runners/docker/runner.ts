@@ -366,9 +366,11 @@ export class DockerRunner implements Runner, AsyncDisposable {
   }
 
   async attach(handle: Handle): Promise<'prepared' | 'started' | 'unprepared' | 'gone'> {
-    const { engine, container, attemptDir } = this.#supervised(handle);
+    const { attempt, engine, container, attemptDir, shims } = this.#supervised(handle);
     if (!existsSync(attemptDir)) return 'gone';
     if (await readRecord(attemptDir, 'unstartable')) return 'started';
+    // Even if somebody has removed the container.
+    if (await shims.readExit(attempt)) return 'started';
     const state = await readContainerState(engine, container);
     const opening = await readRecord(attemptDir, 'opening');
     if (!state) return opening ? 'gone' : 'unprepared';

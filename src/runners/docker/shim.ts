@@ -30,6 +30,7 @@ import {
   writeJsonAtomically,
 } from '../supervisor/claim.ts';
 import { isAlive, readClaim } from '../supervisor/folder.ts';
+import { lowerPriority } from '../supervisor/priority.ts';
 import { closeInheritedDescriptors, signalOne } from '../supervisor/proc.ts';
 import { receiveReports } from '../supervisor/reports.ts';
 import {
@@ -54,9 +55,12 @@ const MAX_POLL_MS = 500;
 
 let supervision: Supervision | undefined;
 let earlySignal: 'TERM' | 'KILL' | undefined;
+/** Whether there is no attempt yet. A signal then ends the shim itself. */
+let isIdle = true;
 
 if (import.meta.main) {
   closeInheritedDescriptors();
+  lowerPriority();
   process.on('SIGTERM', () => stop('TERM'));
   process.on('SIGUSR2', () => stop('KILL'));
   for (const name of ['SIGHUP', 'SIGINT', 'SIGPIPE'] as const) process.on(name, () => {});
@@ -71,6 +75,7 @@ if (import.meta.main) {
   const line = await text(process.stdin);
   const command: ShimCommand | null = line === '' ? null : JSON.parse(line);
   if (command?.type === 'start') {
+    isIdle = false;
     try {
       await superviseAttempt(join(process.argv[2] ?? '', command.attempt));
     } catch (error) {
@@ -82,6 +87,7 @@ if (import.meta.main) {
 }
 
 function stop(how: 'TERM' | 'KILL'): void {
+  if (isIdle) process.exit(0);
   if (supervision) supervision.stop(how);
   else if (earlySignal !== 'KILL') earlySignal = how;
 }

@@ -17,6 +17,7 @@ import { sharesKernel } from './engine-facts.ts';
 import { type ContainerNetwork, InconsistentNetworkError } from './network.ts';
 import {
   type ContainerState,
+  describeEarlyExit,
   exitedOnItsOwn,
   explainStartFailure,
   readContainerState,
@@ -135,8 +136,7 @@ async function isUnstartable(
     throw recreationError('it ended together with its engine');
   // After a stop request the attempt ends for that reason.
   if (await readRecord(attemptDir, 'stop')) return false;
-  const reason = `The command could not begin: /bin/sh of the image exited before running it, with exit code ${exitCode}`;
-  await writeRecord(attemptDir, 'unstartable', { reason });
+  await writeRecord(attemptDir, 'unstartable', { reason: describeEarlyExit(exitCode) });
   return true;
 }
 

@@ -7,10 +7,13 @@
  * well, because the request that waits for the end never settles when the engine dies.
  */
 import { jitter, sleep } from '../../base/backoff.ts';
+import { MAX_WAIT_S } from '../container/wrapper.ts';
 import { type Outcome, RunnerUnavailable } from '../runner.ts';
+import { buildOutcome as buildRecordedOutcome } from '../supervisor/attempt-folder.ts';
 import type { Ending } from '../supervisor/supervise.ts';
 import {
   type AttemptRecord,
+  beginWithoutShim,
   type Opening,
   readRecord,
   type StartRefusal,
@@ -23,6 +26,7 @@ import { type Engine, isStatus } from './engine.ts';
 import {
   buildOutcome,
   type ContainerState,
+  describeEarlyExit,
   exceededTimeout,
   hasEngineRestartedSince,
   mayHaveDiedWithEngine,
@@ -74,6 +78,8 @@ export async function superviseContainer(
     try {
       const observed = await observe(supervised);
       unavailableSince = Number.POSITIVE_INFINITY;
+      const recorded = await readExitWithoutEngine(supervised, observed);
+      if (recorded) return recorded;
       if (!observed) return { kind: 'lost' };
       if (observed.refused || observed.state.status === 'ended')
         return await determineOutcome(
@@ -116,6 +122,22 @@ async function observe({
 }
 
 /**
+ * The outcome of an end that the shim has recorded and the engine does not know: the container was removed, was started again
+ * by somebody, or counts as running long after its first process has ended.
+ */
+async function readExitWithoutEngine(
+  supervised: SupervisedContainer,
+  observed: Observation | null,
+): Promise<Outcome | undefined> {
+  const exit = await supervised.shims.readExit(supervised.attempt);
+  if (!exit || exit.unstartable || exit.exitCode === null) return undefined;
+  if (observed && observed.state.status !== 'running') return undefined;
+  if (observed && Date.now() - exit.endedAt < POLL_MS) return undefined;
+  if (observed) await sendSignal(supervised, 'KILL', observed.state);
+  return buildRecordedOutcome({ ...exit, exitCode: exit.exitCode });
+}
+
+/**
  * For a container that has ended, or can never start.
  * @param wasEngineUnavailable the engine was unavailable at some time during the supervision
  */
@@ -136,6 +158,14 @@ async function determineOutcome(
   const stop = mergeStops(requested, ending);
   const mayMissEnd = exit?.exitCode === null && shims.wasReplaced(attempt);
   const codeFromEvents = mayMissEnd ? await readExitCodeFromEvents(engine, state) : undefined;
+  if (exit?.unstartable && !stop && !refused) {
+    const hasWaited = state.endedAt - state.startedAt >= MAX_WAIT_S * 1_000;
+    const isLost =
+      hasWaited || wasEngineUnavailable || (await hasEngineRestartedSince(engine, state));
+    return isLost
+      ? { kind: 'lost' }
+      : { kind: 'unstartable', reason: describeEarlyExit(state.exitCode) };
+  }
   const ended =
     exit && !exit.unstartable ? mergeRecordedExit(state, exit, mayMissEnd, codeFromEvents) : state;
   if (!ended) return { kind: 'lost' };
@@ -170,6 +200,8 @@ async function stopOrWait(
     await shims.ensure(attempt);
     return waitForChange(supervised, waitForRequest, POLL_MS, signal);
   }
+  // The server that has recorded the opening may have been killed before it let the command begin.
+  if (opening && !record.remote) await beginWithoutShim(supervised.attemptDir);
   const now = Date.now();
   const dueAt = stop
     ? stop.at + (stop.how === 'KILL' ? 0 : graceMs)

@@ -45,7 +45,8 @@ export function openLog(file: string, limits: LogLimits, onError: (error: Error)
   const fd = openSync(file, 'a+', 0o600);
   let { size, lines } = readWholeFrames(fd);
   let bytes = size - STAMP_BYTES * lines;
-  let full = false;
+  // A supervisor that was replaced may have reached the limits.
+  let full = endsWith(fd, size, `e ${logFullMessage(limits)}\n`);
   let failed = false;
   let closed = false;
 
@@ -109,6 +110,12 @@ export function openLog(file: string, limits: LogLimits, onError: (error: Error)
       closed = true;
     },
   };
+}
+
+function endsWith(fd: number, size: number, text: string): boolean {
+  const end = Buffer.alloc(Math.min(size, Buffer.byteLength(text)));
+  readSync(fd, end, 0, end.length, size - end.length);
+  return end.toString() === text;
 }
 
 /** Measures the frames in the file, and cuts off a partial frame that a killed writer left at the end. */

@@ -45,11 +45,8 @@ export function receiveReports(fifo: string): ContainerReports {
       begun.resolve();
     } else if (word === 'usage' && second !== undefined)
       usage = { cpuSeconds: Number(first), memoryBytes: Number(second) };
-    else if (word === 'exit' && first !== undefined && Number(first) <= MAX_EXIT_CODE) {
-      exit = {
-        exitCode: Number(first),
-        oomKills: second === undefined ? undefined : Number(second),
-      };
+    else if (word === 'exit' && isCount(first) && Number(first) <= MAX_EXIT_CODE) {
+      exit = { exitCode: Number(first), oomKills: isCount(second) ? Number(second) : undefined };
       exited.resolve(exit);
     }
   };
@@ -69,6 +66,10 @@ export function receiveReports(fifo: string): ContainerReports {
     },
     end,
   };
+}
+
+function isCount(text: string | undefined): boolean {
+  return text !== undefined && /^\d{1,9}$/.test(text);
 }
 
 function readLines(fifo: string, onLine: (line: string) => void): { end(): Promise<void> } {

@@ -55,6 +55,43 @@ test('a container whose log fills the disk is ended with the reason', async (ctx
   });
 });
 
+test('an end that the shim has recorded counts, whatever the engine says of the container', async (ctx) => {
+  needs(ctx, 'docker');
+  await using made = await dockerRunner({ network: { mode: 'none' } });
+  const { runner, dir } = made;
+  const start = async (command: string) => {
+    const spec = attemptSpec(command);
+    const handle = await runner.prepare(spec, never);
+    await runner.start(handle);
+    await eventually(() => expect(existsSync(join(dir, spec.id, 'exit'))).toBe(true));
+    return { handle, container: `loam-${spec.id}` };
+  };
+  const removed = await start('exit 3');
+  await docker('rm', '--force', removed.container);
+  const again = await made.again();
+  expect(await again.attach(removed.handle)).toBe('started');
+  expect(await again.wait(removed.handle, never)).toMatchObject({ kind: 'exited', exitCode: 3 });
+  const repeated = await start('[ ! -e ran ] || sleep 600; touch ran; exit 4');
+  await docker('start', repeated.container);
+  expect(await again.wait(repeated.handle, never)).toMatchObject({ kind: 'exited', exitCode: 4 });
+  const running = () => docker('ps', '--quiet', '--filter', `name=${repeated.container}`);
+  await eventually(async () => expect(await running()).toBe(''));
+});
+
+test('a command without a shim begins although its server was killed just before', async (ctx) => {
+  needs(ctx, 'docker');
+  await using made = await dockerRunner({ network: { mode: 'none' } });
+  const { runner, dir } = made;
+  const spec = attemptSpec('echo begun; exit 3');
+  const handle = await runner.prepare(spec, never);
+  await docker('start', `loam-${spec.id}`);
+  const opening = JSON.stringify({ at: Date.now(), hasShim: false });
+  await writeFile(join(dir, spec.id, 'opening.json'), opening);
+  expect(await runner.attach(handle)).toBe('started');
+  expect(await runner.wait(handle, never)).toMatchObject({ kind: 'exited', exitCode: 3 });
+  expect(await allLines(runner, handle)).toEqual(['begun']);
+});
+
 test('the timeout of a container holds while no server supervises it', async (ctx) => {
   needs(ctx, 'docker');
   await using patient = await dockerRunner();
