@@ -282,10 +282,10 @@ test('a pod that somebody deletes is lost when it has ended', async () => {
   await eventually(() => expect(agent.words(job.attempt).join()).toMatch(/usage/));
   await stateOf(engine, job.attempt, 'running');
   await cluster.kubectl('delete', 'pod', podName(job.attempt), '--wait=false');
-  expect((await stateOf(engine, job.attempt, 'ended')).end).toMatchObject({
-    exitCode: 9,
-    isLoss: true,
-  });
+  const { end } = await stateOf(engine, job.attempt, 'ended');
+  expect(end?.isLoss).toBe(true);
+  // Of a container that has ended, too, the kubelet of a busy machine may make up the end. A lost attempt needs no exit code.
+  expect([9, null]).toContain(end?.exitCode);
   expect(agent.words(job.attempt)).toContain('told');
 });
 
