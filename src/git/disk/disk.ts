@@ -4,7 +4,7 @@
  *
  *   <root>/yz/wx/<…wxyz>.git      a repository; the end of its id is random, the beginning is the creation time
  *   <root>/new/<server>/          repositories under construction; renamed into place when complete
- *   <root>/begun/<server>/<id>.*  notes of pending operations, which are not yet complete in the database
+ *   <root>/begun/<server>/<id>.*  notes of pending operations, one file for each; they are not yet complete in the database
  *   <root>/trash/<server>/        repositories renamed away from their place; their files are being removed
  *
  * After a crash, the server reads its pending operations at startup. There are only as many as operations that were in
