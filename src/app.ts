@@ -114,7 +114,7 @@ export type ProcessServices = {
   /** Git LFS objects of repositories. */
   largeFiles: LargeFiles;
   secretBox: SecretBox;
-  secretStore: Sealer;
+  storedSecretSealer: Sealer;
   /** Tokens with which jobs use the API. */
   jobTokens: JobTokens;
   /** Issues identity tokens of jobs. */
@@ -327,7 +327,7 @@ async function composeServices(
     hostKeys: ssh?.hostKeys ?? [],
     webhooks: {
       guard: createGuard(config.webhooks.allow),
-      secrets: createSealer(keys, 'secrets of webhooks'),
+      sealer: createSealer(keys, 'secrets of webhooks'),
     },
   };
 }
@@ -486,7 +486,7 @@ async function openProcess(
     storage,
     largeFiles,
     secretBox: createSecretBox(keys),
-    secretStore: createSealer(keys, 'stored secrets'),
+    storedSecretSealer: createSealer(keys, 'stored secrets'),
     jobTokens: createJobTokens(keys),
     tokenIssuer: new TokenIssuer(pool, keys),
   };

@@ -58,7 +58,7 @@ export async function createWebhook(
       data: {
         ...request,
         id,
-        secret: secret === null ? null : services.webhooks.secrets.seal(id, secret),
+        secret: secret === null ? null : services.webhooks.sealer.seal(id, secret),
         createdById: author.userId,
         namespaces: { create: namespaces.map(({ id: namespaceId }) => ({ namespaceId })) },
         queue: { create: { namespaceId: namespaces[0].id } },
@@ -150,7 +150,7 @@ function diffChanges(
     ),
   ) as typeof given;
   const secrets =
-    secret === undefined ? undefined : rotateSecret(webhooks.secrets, row.id, row.secret, secret);
+    secret === undefined ? undefined : rotateSecret(webhooks.sealer, row.id, row.secret, secret);
   const data = {
     ...columns,
     ...secrets,

@@ -50,7 +50,7 @@ const CLAIM = `
       row_number() over (partition by kind.slow order by queue.due_at) as overall_rank
     from webhook_queues queue
     join webhooks on webhooks.id = queue.webhook_id
-    -- Only names the expression.
+    -- An unclaimed webhook is slow only if its last attempt failed (concurrency-limits.ts).
     cross join lateral (select webhooks.failing_since is not null as slow) kind
     left join unnest($2::text[], $3::bool[], $4::int[]) as used (namespace_id, slow, count)
       on used.namespace_id = queue.namespace_id and used.slow = kind.slow

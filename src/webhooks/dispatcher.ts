@@ -23,7 +23,7 @@ import type { EventType } from '../platform/events/outbox.ts';
 import { EventsRemoved, followAllEvents, type OutboxEvent } from '../platform/events/read.ts';
 import { startLoop } from '../platform/loop.ts';
 import { WEBHOOK_TYPE_OF_EVENT } from './event-types.ts';
-import { openFollowerNotifier } from './recorder.ts';
+import { openFollowerNotifier } from './following.ts';
 
 /** Interval between attempts to take the lock. */
 const LOCK_RETRY_MS = 1_000;
@@ -36,7 +36,7 @@ const UNMATCHED_PAUSE_MS = 100;
 const LARGE_PAGE = 50;
 /** Interval at which the cursor is stored while pages have no matching webhooks. */
 const STORE_CURSOR_MS = 5_000;
-/** Name of the stored cursor in `event_readers`. */
+/** Name of the stored cursor in `event_readers`, whose column `place` is the cursor. */
 const READER_NAME = 'webhooks';
 
 type Deps = { db: Db; pool: pg.Pool; bus: Bus; log: Logger };
@@ -139,12 +139,12 @@ async function dispatch(services: Deps, signal: AbortSignal): Promise<void> {
 }
 
 async function readCursor(pool: pg.Pool): Promise<string> {
-  const { rows } = await pool.query<{ place: string }>(
-    'select place from event_readers where name = $1',
+  const { rows } = await pool.query<{ cursor: string }>(
+    'select place as cursor from event_readers where name = $1',
     [READER_NAME],
   );
   if (!rows[0]) throw new Error(`event_readers has no row ${READER_NAME}`);
-  return rows[0].place;
+  return rows[0].cursor;
 }
 
 async function moveCursor(pool: pg.Pool, from: string, to: string): Promise<boolean> {

@@ -30,7 +30,10 @@ export class EndpointQueue {
   isDrained = false;
   /** Whether another webhook wants the slot: running attempts finish, and no more deliveries are read. */
   yieldsSlot = false;
-  /** While true, no delivery is sent, because the state of the webhook is being changed. */
+  /**
+   * While true, no delivery is read or sent: a response of 410 is being recorded, or the pending deliveries of a webhook that is
+   * off are failed. If both happen, the first to end resets it, and a read of the state in between is harmless.
+   */
   isHalted = false;
   sending = 0;
   /** Ids of the deliveries in memory. */
@@ -93,6 +96,7 @@ export class EndpointQueue {
   takeNext(): DueDelivery | undefined {
     const maxSending = this.#isFailing ? 1 : this.#targetLoaded / LOADED_PER_ATTEMPT;
     if (this.isHalted || this.sending >= maxSending) return undefined;
+    // Stale deliveries are dropped. The next round of the sender reads them again.
     if (Date.now() - this.#readAt > STALE_MS) this.requeue();
     if (this.sending === 0) this.#lastEndAt = Date.now();
     return this.#waiting.shift();

@@ -1,7 +1,12 @@
-/** Subscription to the deliveries of a webhook: yields each delivery when it is created and whenever it changes. */
+/**
+ * Subscription to the deliveries of a webhook: yields each delivery when it is created and whenever it changes. The servers
+ * that write deliveries wake the followers.
+ */
 
+import type pg from 'pg';
 import { sleep } from '../base/backoff.ts';
 import { AppError } from '../base/errors.ts';
+import type { Logger } from '../base/log.ts';
 import { demand, type Viewer } from '../identity/permissions.ts';
 import type { Rechecks } from '../identity/rechecks.ts';
 import { type AccessRule, whileAllowed } from '../identity/rechecks.ts';
@@ -106,4 +111,52 @@ async function* readChanges(
     for (const [id, { at }] of yielded) if (at < newest - OVERLAP_MS) yielded.delete(id);
     await sleep(PAUSE_MS, signal);
   }
+}
+
+/** Interval of notifications to the followers of a webhook, however many of its deliveries change. */
+const NOTIFY_MS = 300;
+
+type FollowerNotifier = AsyncDisposable & {
+  add(webhookIds: Iterable<string>): void;
+};
+
+/**
+ * Notifies the followers of a webhook that its deliveries have changed. Followers also poll, so a notification may be lost if
+ * a server is killed.
+ */
+export function openFollowerNotifier({
+  pool,
+  log,
+}: {
+  pool: pg.Pool;
+  log: Logger;
+}): FollowerNotifier {
+  const changed = new Set<string>();
+  let timer: NodeJS.Timeout | undefined;
+  let notifying: Promise<void> = Promise.resolve();
+
+  async function notify(): Promise<void> {
+    const ids = [...changed];
+    changed.clear();
+    timer = undefined;
+    if (ids.length === 0) return;
+    await pool
+      .query(`select pg_notify('loam', 'webhook:' || id) from unnest($1::text[]) as webhook (id)`, [
+        ids,
+      ])
+      .catch((error) => log.debug({ err: error }, 'followers of deliveries were not notified'));
+  }
+
+  return {
+    add(webhookIds) {
+      for (const id of webhookIds) changed.add(id);
+      timer ??= setTimeout(() => {
+        notifying = notifying.then(notify);
+      }, NOTIFY_MS);
+    },
+    async [Symbol.asyncDispose]() {
+      clearTimeout(timer);
+      await notifying.then(notify);
+    },
+  };
 }

@@ -4,6 +4,7 @@ import { Backoff } from '../base/backoff.ts';
 import type { Logger } from '../base/log.ts';
 import { isDatabaseUnavailable } from '../platform/database/outage.ts';
 import type { AttemptRecord } from './delivery/outcomes.ts';
+import { openFollowerNotifier } from './following.ts';
 
 /** Results that arrive within this time are recorded in one batch. */
 const BATCH_MS = 8;
@@ -193,52 +194,4 @@ function toEndpointStates(results: readonly Result[]): EndpointState[] {
   }
   // A webhook whose URL changed has two states; the statement uses the state of its current URL.
   return [...states.values()];
-}
-
-/** Interval of notifications to the followers of a webhook, however many of its deliveries change. */
-const NOTIFY_MS = 300;
-
-type FollowerNotifier = AsyncDisposable & {
-  add(webhookIds: Iterable<string>): void;
-};
-
-/**
- * Notifies the followers of a webhook that its deliveries have changed. Followers also poll, so a notification may be lost if
- * a server is killed.
- */
-export function openFollowerNotifier({
-  pool,
-  log,
-}: {
-  pool: pg.Pool;
-  log: Logger;
-}): FollowerNotifier {
-  const changed = new Set<string>();
-  let timer: NodeJS.Timeout | undefined;
-  let notifying: Promise<void> = Promise.resolve();
-
-  async function notify(): Promise<void> {
-    const ids = [...changed];
-    changed.clear();
-    timer = undefined;
-    if (ids.length === 0) return;
-    await pool
-      .query(`select pg_notify('loam', 'webhook:' || id) from unnest($1::text[]) as webhook (id)`, [
-        ids,
-      ])
-      .catch((error) => log.debug({ err: error }, 'followers of deliveries were not notified'));
-  }
-
-  return {
-    add(webhookIds) {
-      for (const id of webhookIds) changed.add(id);
-      timer ??= setTimeout(() => {
-        notifying = notifying.then(notify);
-      }, NOTIFY_MS);
-    },
-    async [Symbol.asyncDispose]() {
-      clearTimeout(timer);
-      await notifying.then(notify);
-    },
-  };
 }

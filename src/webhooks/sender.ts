@@ -36,11 +36,13 @@ const MIN_SLOT_MS = 5_000;
 const POLL_MS = 1_000;
 /** Pause before the next round. Rounds that are requested meanwhile are coalesced. */
 const ROUND_DEBOUNCE_MS = 4;
-/** Longest pause after a failed round, and while this machine is out of a resource. */
-const PAUSE_MS = 1_000;
+/** Longest pause before a failed round is retried; the pause is random. */
+const ROUND_RETRY_MS = 1_000;
+/** Pause before a delivery is sent again because this machine is out of a resource. */
+const RESOURCE_PAUSE_MS = 1_000;
 /** How long shutdown waits for running attempts. Attempts aborted after that are repeated. */
 const STOP_MS = 3_000;
-/** Delay before an attempt is repeated because the database refused its result. */
+/** Delay before an attempt is repeated because the database refused its result, or after any other error of this server. */
 const UNRECORDED_MS = 60_000;
 
 type Deps = {
@@ -83,7 +85,7 @@ class Sender implements AsyncDisposable {
   /** Whether a limit was reached, so that unclaimed webhooks may be waiting for a slot. */
   #isLimited = false;
   /** What the next round looks for: `added` deliveries, or all `due` deliveries, which include retries. */
-  #poll: 'added' | 'due' | null = null;
+  #pendingPoll: 'added' | 'due' | null = null;
 
   constructor(services: Deps, attemptDeps: AttemptDeps) {
     this.#services = services;
@@ -115,12 +117,12 @@ class Sender implements AsyncDisposable {
   }
 
   async #listen(): Promise<void> {
-    for await (const why of this.#services.bus.wakes(
+    for await (const reason of this.#services.bus.wakes(
       'deliveries',
       this.#stopping.signal,
       POLL_MS,
     )) {
-      this.#poll = why === 'wake' ? (this.#poll ?? 'added') : 'due';
+      this.#pendingPoll = reason === 'wake' ? (this.#pendingPoll ?? 'added') : 'due';
       this.#requestRound();
     }
   }
@@ -172,20 +174,20 @@ class Sender implements AsyncDisposable {
           log.debug({ err: error }, 'webhooks wait for the database');
         else log.error({ err: error }, 'sending webhooks failed; retrying in a second');
         this.#isRoundRequested = true;
-        await this.#pause(jitter(PAUSE_MS));
+        await this.#pause(jitter(ROUND_RETRY_MS));
       }
       if (this.#isRoundRequested) await this.#pause(ROUND_DEBOUNCE_MS);
     }
   }
 
   async #findWork(): Promise<void> {
-    const poll = this.#poll;
-    this.#poll = null;
+    const poll = this.#pendingPoll;
+    this.#pendingPoll = null;
     try {
       if (poll) await this.#refreshClaimed(poll === 'due');
       if (poll || this.#isLimited) await this.#claim();
     } catch (error) {
-      this.#poll ??= poll;
+      this.#pendingPoll ??= poll;
       throw error;
     }
   }
@@ -254,7 +256,8 @@ class Sender implements AsyncDisposable {
       const { webhookId, readLimit } = queue;
       const endpoint = endpoints.get(webhookId);
       if (!endpoint) {
-        // Another server considered this server dead and claimed the webhook. Running attempts of this server continue.
+        // Another server considered this server dead and claimed the webhook, or retention has removed the row of a deleted
+        // webhook. Running attempts of this server continue.
         queue.requeue();
         this.#queues.delete(webhookId);
         continue;
@@ -275,7 +278,7 @@ class Sender implements AsyncDisposable {
   #openSecret(webhookId: string, sealed: Buffer): string[] {
     const { webhooks, log } = this.#services;
     try {
-      return [webhooks.secrets.open(webhookId, sealed)];
+      return [webhooks.sealer.open(webhookId, sealed)];
     } catch (error) {
       log.error({ err: error, webhook: webhookId }, 'the secret of a webhook cannot be decrypted');
       return [];
@@ -289,7 +292,7 @@ class Sender implements AsyncDisposable {
       await failUnwantedDeliveries(this.#services, queue.webhookId);
       queue.isDrained = true;
     } catch (error) {
-      await this.#pause(jitter(PAUSE_MS));
+      await this.#pause(jitter(ROUND_RETRY_MS));
       throw error;
     } finally {
       queue.isHalted = false;
@@ -342,7 +345,7 @@ class Sender implements AsyncDisposable {
       // The endpoint is not at fault: this machine could not send, or the database refused the result.
       const { log } = this.#services;
       log.error({ err: error, delivery: due.id }, 'a webhook delivery will be sent again');
-      await this.#pause(isResourceExhausted(error) ? PAUSE_MS : UNRECORDED_MS);
+      await this.#pause(isResourceExhausted(error) ? RESOURCE_PAUSE_MS : UNRECORDED_MS);
       queue.isHalted = false;
       queue.isDrained = false;
     } finally {
@@ -384,8 +387,8 @@ class Sender implements AsyncDisposable {
     message: StoredMessage,
   ): Promise<Attempt> {
     const body = renderBody(this.#services, message);
-    const content = { webhookId, url, secrets, id: message.id, body };
-    return attemptDelivery(this.#attemptDeps, content, this.#abortingAttempts.signal);
+    const outgoing = { webhookId, url, secrets, id: message.id, body };
+    return attemptDelivery(this.#attemptDeps, outgoing, this.#abortingAttempts.signal);
   }
 }
 

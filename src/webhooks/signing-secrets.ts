@@ -19,26 +19,26 @@ type SealedSecrets = {
  * @returns undefined if nothing changes
  */
 export function rotateSecret(
-  secrets: Sealer,
+  sealer: Sealer,
   webhookId: string,
   before: SealedSecrets['secret'],
   secret: string | null,
 ): SealedSecrets | undefined {
   if (secret === null && before === null) return undefined;
   if (secret === null) return { secret: null, formerSecret: null, formerUntil: null };
-  const former = before && openOrNull(secrets, webhookId, before);
+  const former = before && openOrNull(sealer, webhookId, before);
   if (former === secret) return undefined;
   return {
-    secret: secrets.seal(webhookId, secret),
+    secret: sealer.seal(webhookId, secret),
     formerSecret: former === null ? null : before,
     formerUntil: former === null ? null : new Date(Date.now() + FORMER_MS),
   };
 }
 
 /** @returns null if the server key has changed: then the secret can no longer sign */
-function openOrNull(secrets: Sealer, webhookId: string, sealed: Uint8Array): string | null {
+function openOrNull(sealer: Sealer, webhookId: string, sealed: Uint8Array): string | null {
   try {
-    return secrets.open(webhookId, sealed);
+    return sealer.open(webhookId, sealed);
   } catch {
     return null;
   }

@@ -51,7 +51,7 @@ export type WebhookDeps = {
   /** Decides which addresses webhooks may be sent to. */
   guard: AddressGuard;
   /** Encrypts the signing secrets. */
-  secrets: Sealer;
+  sealer: Sealer;
 };
 
 type Deps = { db: Db };

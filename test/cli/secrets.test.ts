@@ -29,7 +29,7 @@ test('a secret of a repository is set from stdin, listed without its value, and 
     "select id, sealed from stored_values where name = 'TOKEN'",
   );
   const unseal = (row: { id: string; sealed: Buffer }) =>
-    app.app.services.secretStore.open(row.id, row.sealed);
+    app.app.services.storedSecretSealer.open(row.id, row.sealed);
   expect(unseal(rows[0])).toBe('hush-hush');
 
   await user.loam([
@@ -85,7 +85,7 @@ test('a value is asked for in a terminal, and not shown', async () => {
   const { rows } = await app.pool.query(
     "select id, sealed from stored_values where name = 'TYPED'",
   );
-  expect(app.app.services.secretStore.open(rows[0].id, rows[0].sealed)).toBe('typed-value');
+  expect(app.app.services.storedSecretSealer.open(rows[0].id, rows[0].sealed)).toBe('typed-value');
 });
 
 test('a variable is an argument or stdin; a job of "loam run" gets both kinds', async () => {

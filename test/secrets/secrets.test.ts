@@ -70,9 +70,9 @@ test('a value is encrypted, bound to its secret, and in no audit entry', async (
   const { rows } = await app.pool.query('select * from stored_values where name = $1', ['SEALED']);
   expect(rows[0].value).toBeNull();
   expect(rows[0].sealed.toString('latin1')).not.toContain('in-the-clear');
-  const { secretStore } = app.app.services;
-  expect(secretStore.open(rows[0].id, rows[0].sealed)).toBe('in-the-clear');
-  expect(() => secretStore.open('sec_other', rows[0].sealed)).toThrow();
+  const { storedSecretSealer } = app.app.services;
+  expect(storedSecretSealer.open(rows[0].id, rows[0].sealed)).toBe('in-the-clear');
+  expect(() => storedSecretSealer.open('sec_other', rows[0].sealed)).toThrow();
   await expect(
     app.pool.query("update stored_values set value = 'x' where name = 'SEALED'"),
   ).rejects.toThrow('stored_values_by_kind');
@@ -107,7 +107,7 @@ test('what is left out of a change stays', async () => {
   const read = async () =>
     (await app.pool.query("select id, sealed from stored_values where name = 'KEPT'")).rows[0];
   const before = await read();
-  expect(app.app.services.secretStore.open(before.id, before.sealed)).toBe('second');
+  expect(app.app.services.storedSecretSealer.open(before.id, before.sealed)).toBe('second');
   expect((await set({ repository: 'code', name: 'KEPT', refs: [] })).refs).toEqual([]);
   expect(await read()).toEqual(before);
   expect(await refusal(ada, SET, { repository: 'code', name: 'NEW', refs: ['main'] })).toEqual([
@@ -235,7 +235,7 @@ test('setting one secret at once from many places leaves one row with one of the
     "select id, sealed from stored_values where name = 'RACED'",
   );
   expect(rows).toHaveLength(1);
-  expect(values).toContain(app.app.services.secretStore.open(rows[0].id, rows[0].sealed));
+  expect(values).toContain(app.app.services.storedSecretSealer.open(rows[0].id, rows[0].sealed));
 });
 
 test('secrets go with their repository, and with their organization at once', async () => {

@@ -7,7 +7,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import {
   type AttemptDeps,
   attemptDelivery,
-  type Message,
+  type OutgoingMessage,
 } from '../../src/webhooks/delivery/attempt.ts';
 import { type Connector, createConnector } from '../../src/webhooks/delivery/connector.ts';
 import type { Lookup } from '../../src/webhooks/delivery/guard.ts';
@@ -48,7 +48,7 @@ const BODY = '{"id":"evt_1","type":"ping","data":{"text":"ümlaut"}}';
 
 function send(
   url: string,
-  message: Partial<Message> = {},
+  message: Partial<OutgoingMessage> = {},
   means: Partial<AttemptDeps> = {},
   signal = running.signal,
 ) {

@@ -120,9 +120,9 @@ describe('a request', () => {
     // Encrypted for this webhook only.
     const { secret } = await rowOf(body.id);
     expect(Buffer.from(secret ?? []).toString('latin1')).not.toContain('hush');
-    const { secrets } = app.app.services.webhooks;
-    expect(secrets.open(body.id, secret as Uint8Array)).toBe('hush hush');
-    expect(() => secrets.open(newId('wh'), secret as Uint8Array)).toThrow();
+    const { sealer } = app.app.services.webhooks;
+    expect(sealer.open(body.id, secret as Uint8Array)).toBe('hush hush');
+    expect(() => sealer.open(newId('wh'), secret as Uint8Array)).toThrow();
     const queue = await app.app.services.db.webhookQueue.findUnique({
       where: { webhookId: body.id },
     });
@@ -294,8 +294,8 @@ describe('permissions: an account that', () => {
 describe('a secret', () => {
   const secretsOf = async (id: string) => {
     const { secret, formerSecret, formerUntil } = await rowOf(id);
-    const { secrets } = app.app.services.webhooks;
-    const open = (sealed: Uint8Array | null) => sealed && secrets.open(id, sealed);
+    const { sealer } = app.app.services.webhooks;
+    const open = (sealed: Uint8Array | null) => sealed && sealer.open(id, sealed);
     return { secret: open(secret), former: open(formerSecret), until: formerUntil };
   };
   const until = async (id: string) =>

@@ -34,7 +34,7 @@ export type Deps = {
   storage: Storage;
   largeFiles: LargeFiles;
   secretBox: SecretBox;
-  secretStore: Sealer;
+  storedSecretSealer: Sealer;
   jobTokens: JobTokens;
   tokenIssuer: TokenIssuer;
   runner: Runner;
@@ -156,7 +156,7 @@ export async function isAttemptOpen({ pool }: Pick<Deps, 'pool'>, id: string): P
  * Whether an attempt still holds its job, and if not, why.
  * - `deleted`: the job was deleted, and its artifacts are kept.
  * - `discarded`: the job was deleted, and has no artifacts to keep.
- * - `lost`: the attempt was taken for lost, and another attempt of the job may run.
+ * - `lost`: the attempt was declared lost, and another attempt of the job may run.
  */
 export type Hold = 'held' | 'cancelled' | 'deleted' | 'discarded' | 'lost';
 

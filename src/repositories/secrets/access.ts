@@ -98,7 +98,7 @@ type StartingJob = Request & {
  * @returns the reason if the attempt must not start, because one of them is gone or is not for this job any more
  */
 export async function readValues(
-  deps: Deps & { secretStore: Sealer; log: Logger },
+  deps: Deps & { storedSecretSealer: Sealer; log: Logger },
   { createdById, commandFromRef, ...request }: StartingJob,
 ): Promise<JobValues | { problem: string }> {
   if (isEmpty(request.names)) return { env: {}, secrets: {} };
@@ -111,7 +111,7 @@ export async function readValues(
     if (kind === 'variable') env.push([name, value as string]);
     else
       try {
-        secrets.push([name, deps.secretStore.open(id, sealed as Uint8Array)]);
+        secrets.push([name, deps.storedSecretSealer.open(id, sealed as Uint8Array)]);
       } catch (error) {
         deps.log.error({ err: error, secret: id }, 'Cannot decrypt a secret');
         const why = 'the server does not have the key that encrypted it';

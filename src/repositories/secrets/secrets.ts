@@ -93,7 +93,7 @@ type SecretInput = Key & {
  * @throws AppError 400, 401, 403, 404 for the namespace or repository, 409 if the owner has too many secrets
  */
 export function setSecret(
-  services: Deps & { secretStore: Sealer },
+  services: Deps & { storedSecretSealer: Sealer },
   viewer: Viewer,
   { value, refs, ...key }: SecretInput,
 ): Promise<Secret> {
@@ -106,7 +106,7 @@ export function setSecret(
     if (!existing && value == null) throw invalid('value', 'is required for a new secret');
     const id = existing?.id ?? newId('sec');
     const data = {
-      ...(value != null && { sealed: services.secretStore.seal(id, value) }),
+      ...(value != null && { sealed: services.storedSecretSealer.seal(id, value) }),
       ...(checkedRefs && { refs: checkedRefs }),
     };
     const secret = await write(

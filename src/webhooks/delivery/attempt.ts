@@ -26,7 +26,7 @@ export type AttemptDeps = {
 };
 const TIMEOUT_MS = 15_000;
 
-export type Message = {
+export type OutgoingMessage = {
   webhookId: string;
   url: string;
   /** The current secret, and the previous secret during its grace period. */
@@ -48,7 +48,7 @@ export type Attempt = AttemptRecord & {
  */
 export function attemptDelivery(
   deps: AttemptDeps,
-  message: Message,
+  message: OutgoingMessage,
   signal: AbortSignal,
 ): Promise<Attempt> {
   const { webhookId, id, url } = message;
@@ -71,7 +71,7 @@ export function attemptDelivery(
 
 async function send(
   { connector, userAgent, timeoutMs = TIMEOUT_MS }: AttemptDeps,
-  { webhookId, url, secrets, id, body: text }: Message,
+  { webhookId, url, secrets, id, body: text }: OutgoingMessage,
   signal: AbortSignal,
 ): Promise<Attempt> {
   const { origin, pathname, search } = new URL(url);

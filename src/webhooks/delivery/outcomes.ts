@@ -17,7 +17,7 @@ export type Outcome =
   /** The response was not valid HTTP. */
   | 'bad_answer';
 
-/** An attempt as stored in `Delivery.tries`. */
+/** An attempt as stored in `Delivery.tries`. The names are those of the stored JSON; `graphql/deliveries.ts` renames them. */
 export type AttemptRecord = {
   /** When the attempt began, in ISO 8601. */
   at: string;

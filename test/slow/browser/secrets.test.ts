@@ -33,7 +33,7 @@ const stored = async (name: string) => {
     [name],
   );
   const { id, sealed, refs } = rows[0];
-  return { value: app.app.services.secretStore.open(id, sealed), refs };
+  return { value: app.app.services.storedSecretSealer.open(id, sealed), refs };
 };
 
 test('an admin adds, changes and deletes a secret of a repository', async () => {

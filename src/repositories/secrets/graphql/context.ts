@@ -3,6 +3,6 @@ import type { Sealer } from '../../../platform/crypto/keys.ts';
 declare module '../../../platform/schema/context.ts' {
   /** Services that the resolvers of secrets use. */
   interface ContextServices {
-    secretStore: Sealer;
+    storedSecretSealer: Sealer;
   }
 }
