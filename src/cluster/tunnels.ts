@@ -13,7 +13,7 @@ import { toServerUnavailable } from './cluster.ts';
 import type { Member } from './members.ts';
 import { isSigned, SIGNATURE_HEADER, sign } from './signature.ts';
 
-const PATH = '/_loam/conversations';
+const PATH = '/_loam/tunnels';
 const PROTOCOL = 'loam';
 /** Header with the first message, as JSON in base64url. */
 const HEAD = 'loam-head';
@@ -24,7 +24,7 @@ const IDLE_MS = 10_000;
 const KEEPALIVE_MS = 30_000;
 
 function tunnelSignatureParts(url: string, head: string): string[] {
-  return ['conversation', url, head];
+  return ['tunnel', url, head];
 }
 
 type TunnelRequest = {

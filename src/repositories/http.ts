@@ -18,7 +18,7 @@ import { type AppError, busy, forbidden, invalid, notFound } from '../base/error
 import type { Logger } from '../base/log.ts';
 import { forward } from '../cluster/forward.ts';
 import { GitError } from '../git/processes/run.ts';
-import { GIT_SERVICES, type GitService, type Session } from '../git/transport/git-services.ts';
+import { GIT_SERVICES, type GitRun, type GitService } from '../git/transport/git-services.ts';
 import { RequestLimit, RequestTooLong } from '../git/transport/requests.ts';
 import { advertise, uploadPack } from '../git/transport/transport.ts';
 import { withRequestSlot } from '../identity/http/request-slot.ts';
@@ -112,7 +112,7 @@ async function serveInfoRefs(services: Deps, req: GitRequest, res: Response): Pr
   const id = await authorize(services, req, service);
   if (await forwardIfRemote(services, req, res, id)) return;
   sendHeaders(res, `application/x-${service}-advertisement`);
-  await runGit(services, req, res, id, (session) => advertise(service, session, res));
+  await runGit(services, req, res, id, (gitRun) => advertise(service, gitRun, res));
 }
 
 async function serveFetch(services: Deps, req: GitRequest, res: Response): Promise<void> {
@@ -121,19 +121,19 @@ async function serveFetch(services: Deps, req: GitRequest, res: Response): Promi
   const input = readBody(req, 'git-upload-pack');
   using _ = watchTransferPermission(services, req, { id, action: 'repository.read', output: res });
   sendHeaders(res, 'application/x-git-upload-pack-result');
-  await runGit(services, req, res, id, (session) => uploadPack(session, input, res), input);
+  await runGit(services, req, res, id, (gitRun) => uploadPack(gitRun, input, res), input);
 }
 
 async function servePush(services: Deps, req: GitRequest, res: Response): Promise<void> {
   const id = await authorize(services, req, 'git-receive-pack');
   if (await forwardIfRemote(services, req, res, id)) return;
   const input = readBody(req, 'git-receive-pack');
-  using right = watchTransferPermission(services, req, {
+  using permissionWatch = watchTransferPermission(services, req, {
     id,
     action: 'repository.push',
     output: res,
   });
-  const push = { id, requestId: req.id, right, input, output: res };
+  const push = { id, requestId: req.id, permissionWatch, input, output: res };
   const receive = await prepareReceive(services, req, push);
   sendHeaders(res, 'application/x-git-receive-pack-result');
   await runGit(services, req, res, id, receive, input);
@@ -168,7 +168,7 @@ async function runGit(
   req: GitRequest,
   res: Response,
   id: string,
-  serve: (session: Session) => Promise<GitExit>,
+  serve: (gitRun: GitRun) => Promise<GitExit>,
   input?: Readable,
 ): Promise<void> {
   const protocol = req.get('git-protocol');

@@ -9,7 +9,7 @@ import type { Config } from '../base/config/config.ts';
 import type { Logger } from '../base/log.ts';
 import type { Cluster } from '../cluster/cluster.ts';
 import type { Git } from '../git/git.ts';
-import type { GitService, Session } from '../git/transport/git-services.ts';
+import type { GitRun, GitService } from '../git/transport/git-services.ts';
 import { receivePack } from '../git/transport/receive.ts';
 import { demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Recheck, Rechecks } from '../identity/rechecks.ts';
@@ -49,9 +49,9 @@ export function watchTransferPermission(
   { viewer }: { viewer: Viewer },
   { id, action, output }: { id: string; action: GitAction; output: Writable },
 ): Recheck {
-  const right = services.rechecks.watch(viewer, gitAccessRule(services, id, action));
-  right.refused.addEventListener('abort', () => output.destroy(), { once: true });
-  return right;
+  const permissionWatch = services.rechecks.watch(viewer, gitAccessRule(services, id, action));
+  permissionWatch.refused.addEventListener('abort', () => output.destroy(), { once: true });
+  return permissionWatch;
 }
 
 type PushTransfer = {
@@ -59,7 +59,7 @@ type PushTransfer = {
   id: string;
   requestId: string;
   /** The watched permission to push. */
-  right: Recheck;
+  permissionWatch: Recheck;
   input: Readable;
   output: Writable;
   effect?: IdempotentEffect | undefined;
@@ -69,14 +69,15 @@ type PushTransfer = {
 export async function prepareReceive(
   services: Deps,
   { viewer }: { viewer: Viewer },
-  { id, requestId, right, input, output, effect }: PushTransfer,
-): Promise<(session: Session) => Promise<GitExit>> {
+  { id, requestId, permissionWatch, input, output, effect }: PushTransfer,
+): Promise<(gitRun: GitRun) => Promise<GitExit>> {
   const by = demandAccount(viewer);
-  const rules = await createPushRules(services, { repositoryId: id, by, requestId, right, effect });
-  return (session) =>
+  const request = { repositoryId: id, by, requestId, right: permissionWatch, effect };
+  const rules = await createPushRules(services, request);
+  return (gitRun) =>
     services.git.quarantines.runPush(
       id,
-      () => receivePack(session, input, output, rules),
+      () => receivePack(gitRun, input, output, rules),
       () => removeQuarantines(services, id),
     );
 }

@@ -370,7 +370,7 @@ async function push(
   { id, dir, ref, before, after, pack }: ServerPush,
 ): Promise<void> {
   const { git, rechecks } = services;
-  using right = rechecks.watch(account, gitAccessRule(services, id, 'repository.push'));
+  using permissionWatch = rechecks.watch(account, gitAccessRule(services, id, 'repository.push'));
   const commands = `${pktLine(`${before} ${after} ${ref}\0report-status agent=loam`)}${FLUSH}`;
   const input = Readable.from([Buffer.from(commands), ...(pack ? [pack] : [])], {
     objectMode: false,
@@ -384,17 +384,21 @@ async function push(
       done();
     },
   });
-  const caller = { key: account.credential.id, isAnonymous: false, signal: right.refused };
+  const caller = {
+    key: account.credential.id,
+    isAnonymous: false,
+    signal: permissionWatch.refused,
+  };
   const receive = await prepareReceive(
     services,
     { viewer: account },
-    { id, requestId, right, input, output: sink, effect },
+    { id, requestId, permissionWatch, input, output: sink, effect },
   );
   const ending = await withTransferSlot(git, GIT_TRANSFERS, caller, () =>
     git.tasks.run((signal) => receive({ dir, signal })),
   );
   if (reportedRefs(Buffer.concat(output))?.has(ref)) return;
-  right.refused.throwIfAborted();
+  permissionWatch.refused.throwIfAborted();
   // The reasons of the pre-receive check come first. The lines that git adds name its hook, so they are dropped.
   const [first = 'git rejected the push', ...rest] = ending.stderr
     .split('\n')

@@ -10,7 +10,7 @@ import type { Urls } from '../../base/urls.ts';
 import { logOwnerUnavailable, runAtOwner } from '../../cluster/cluster.ts';
 import { openTunnel } from '../../cluster/tunnels.ts';
 import { GitError } from '../../git/processes/run.ts';
-import type { GitService, Session } from '../../git/transport/git-services.ts';
+import type { GitRun, GitService } from '../../git/transport/git-services.ts';
 import { RequestLimit, RequestTooLong } from '../../git/transport/requests.ts';
 import { uploadPack } from '../../git/transport/transport.ts';
 import { readAccountByCredentialId } from '../../identity/authenticate.ts';
@@ -67,10 +67,14 @@ function formatGreeting({ credential, username }: Account): string {
 }
 
 /** @param socket at the first byte of the command's input. Never rejects. */
-export async function serveCommand(services: Deps, asked: Command, socket: Duplex): Promise<void> {
-  const { credential, command, address } = asked.opening;
-  const { requestId: id } = asked;
-  const about = { req: { id }, ssh: { credential, command, address } };
+export async function serveCommand(
+  services: Deps,
+  command: Command,
+  socket: Duplex,
+): Promise<void> {
+  const { credential, command: text, address } = command.opening;
+  const { requestId: id } = command;
+  const about = { req: { id }, ssh: { credential, command: text, address } };
   const began = performance.now();
   let opened: ExecSession | undefined;
   // Opened when first needed, because a forwarded command needs the raw socket.
@@ -79,7 +83,7 @@ export async function serveCommand(services: Deps, asked: Command, socket: Duple
     return opened;
   };
   try {
-    await run(services, asked, socket, execSession);
+    await dispatchCommand(services, command, socket, execSession);
     const ms = Math.round(performance.now() - began);
     services.log.debug({ ...about, ms }, 'an SSH command has ended');
   } catch (error) {
@@ -95,7 +99,7 @@ export async function serveCommand(services: Deps, asked: Command, socket: Duple
   }
 }
 
-async function run(
+async function dispatchCommand(
   services: Deps,
   { opening, requestId, isForwarded }: Command,
   socket: Duplex,
@@ -106,15 +110,16 @@ async function run(
     ...(await readAccountByCredentialId(services, credential)),
     from: { address, requestId },
   };
-  const asked = parseCommand(command);
-  if (asked.kind === 'greeting') return refuse(execSession(), formatGreeting(viewer));
-  if (asked.kind === 'refused') return refuse(execSession(), `loam: ${asked.why}\n`);
-  if (asked.kind === 'lfs') return answerLfsAuthenticate(services, asked, viewer, execSession());
-  const id = await authorizeGit(services, viewer, asked.repository, gitActionOf(asked.service));
-  const here = () => runGit(services, { id, asked, viewer, opening, requestId }, execSession());
-  if (isForwarded) return here();
+  const parsed = parseCommand(command);
+  if (parsed.kind === 'greeting') return refuse(execSession(), formatGreeting(viewer));
+  if (parsed.kind === 'refused') return refuse(execSession(), `loam: ${parsed.why}\n`);
+  if (parsed.kind === 'lfs') return answerLfsAuthenticate(services, parsed, viewer, execSession());
+  const id = await authorizeGit(services, viewer, parsed.repository, gitActionOf(parsed.service));
+  const runLocally = () =>
+    runGit(services, { id, parsed, viewer, opening, requestId }, execSession());
+  if (isForwarded) return runLocally();
   await runAtOwner(services, id, {
-    runLocally: here,
+    runLocally,
     async runRemotely(member) {
       const closed = new AbortController();
       socket.once('close', () => closed.abort());
@@ -134,9 +139,9 @@ async function run(
 }
 
 type GitCommand = SshCommand & { kind: 'git' };
-type GitRun = {
+type GitRequest = {
   id: string;
-  asked: GitCommand;
+  parsed: GitCommand;
   viewer: Account;
   opening: ExecRequest;
   requestId: string;
@@ -144,11 +149,11 @@ type GitRun = {
 
 async function runGit(
   services: Deps,
-  { id, asked: { service }, viewer, opening, requestId }: GitRun,
+  { id, parsed: { service }, viewer, opening, requestId }: GitRequest,
   session: ExecSession,
 ): Promise<void> {
   const { output, gone } = session;
-  using right = watchTransferPermission(
+  using permissionWatch = watchTransferPermission(
     services,
     { viewer },
     { id, action: gitActionOf(service), output },
@@ -157,8 +162,12 @@ async function runGit(
   const input = limitInput(session.input, service);
   const transfer =
     service === 'git-upload-pack'
-      ? (git: Session) => uploadPack(git, input, output)
-      : await prepareReceive(services, { viewer }, { id, requestId, right, input, output });
+      ? (git: GitRun) => uploadPack(git, input, output)
+      : await prepareReceive(
+          services,
+          { viewer },
+          { id, requestId, permissionWatch, input, output },
+        );
   const runTransfer = (dir: string) =>
     services.git.tasks.run(async (stopping) => {
       session.endWhenIdle(
@@ -167,7 +176,7 @@ async function runGit(
       );
       // A disconnected client closes the streams. Its push still takes effect if it arrived completely.
       const ending = await transfer({ dir, protocol, signal: stopping, isStateful: true });
-      if (right.refused.aborted) throw right.refused.reason;
+      if (permissionWatch.refused.aborted) throw permissionWatch.refused.reason;
       if (input.errored instanceof RequestTooLong) throw invalid(null, input.errored.message);
       if (stopping.aborted) throw busy('The server is stopping; try again');
       if (ending.code !== 0 && !gone.aborted) throw toGitFailure(ending, dir);

@@ -103,7 +103,7 @@ export async function takeSshPort({ config, db, keys, log, limits }: Options): P
   const front = new SshFront(config.ssh, hostKeys, log, {
     kind: 'settings',
     hostKeys: hostKeys.map(({ privateKey }) => privateKey),
-    gateway: socketPath(config.dataDir),
+    gatewayPath: socketPath(config.dataDir),
     limits: { ...SSH_LIMITS, ...limits },
     proxies: proxiesOf(config),
   });
@@ -114,7 +114,7 @@ export async function takeSshPort({ config, db, keys, log, limits }: Options): P
 /** Starts the front process, and restarts it when it ends. */
 class SshFront implements Ssh {
   readonly hostKeys: readonly HostKey[];
-  counts: ConnectionCounts = { connections: 0, waiting: 0, refused: 0 };
+  counts: ConnectionCounts = { connections: 0, unauthenticated: 0, refused: 0 };
   readonly #address: { host: string; port: number };
   readonly #log: Logger;
   readonly #settings: Omit<FrontSettings, 'host' | 'port'>;
@@ -236,7 +236,7 @@ class SshFront implements Ssh {
       if (mustStart) await this.#start(this.#port);
       mustStart = true;
       await this.#ended;
-      this.counts = { connections: 0, waiting: 0, refused: this.counts.refused };
+      this.counts = { connections: 0, unauthenticated: 0, refused: this.counts.refused };
       throw new Error('the process has ended, and its SSH sessions with it');
     });
   }

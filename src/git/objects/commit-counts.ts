@@ -28,7 +28,6 @@ export class CommitTotals {
   readonly #cache = new LRUCache<string, number, { dir: string }>({
     max: 10_000,
     fetchMethod: (commit, _before, { context: { dir } }) => this.#find(dir, commit),
-    // An eviction must not fail the callers.
     ignoreFetchAbort: true,
   });
   readonly #readSlots: FairSemaphore;

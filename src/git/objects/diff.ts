@@ -70,7 +70,6 @@ export class DiffReader {
     // Concurrent callers share one read.
     fetchMethod: (_key, _before, { context: { dir, range } }) =>
       this.#readSlots.run(() => readChanges(dir, range), { key: dir }),
-    // An eviction must not fail the callers.
     ignoreFetchAbort: true,
   });
   /** By both commit ids. */

@@ -19,14 +19,16 @@ const MAX_TIPS = 10;
 
 type History = { commits: Commit[]; total: number };
 
-/** Caches totals and pages of commit ids. They never change, so only their number is limited. */
+/**
+ * Caches totals and pages of commit ids. They never change, so only their number is limited. `ignoreFetchAbort`, here and in
+ * the other caches of this folder: an eviction must not fail the callers that share a read.
+ */
 export class HistoryCache {
   readonly totals: CommitTotals;
-  /** The context walks the history. Concurrent callers share one walk. */
+  /** The context of `fetch` is the function that walks the history. Concurrent callers share one walk. */
   readonly pages = new LRUCache<string, string[], () => Promise<string[]>>({
     max: 2_000,
     fetchMethod: (_page, _before, { context: walk }) => walk(),
-    // An eviction must not fail the callers.
     ignoreFetchAbort: true,
   });
   readonly readSlots: FairSemaphore;

@@ -8,7 +8,9 @@ import { type GitProcess, startGit } from '../processes/run.ts';
 export const GIT_SERVICES = ['git-upload-pack', 'git-receive-pack'] as const;
 export type GitService = (typeof GIT_SERVICES)[number];
 
-export type Session = {
+/** One run of a git service on a repository. */
+export type GitRun = {
+  /** The repository's folder. */
   dir: string;
   /** The client's protocol version, such as `version=2`: the `Git-Protocol` header or, over SSH, `GIT_PROTOCOL`. */
   protocol?: string;
@@ -47,7 +49,7 @@ const RECEIVE_CONFIG: Record<string, string> = {
  */
 const RECEIVE_MAX_ALLOCATION = '768m';
 
-type Settings = Pick<Session, 'protocol' | 'signal'> & {
+type Settings = Pick<GitRun, 'protocol' | 'signal'> & {
   extraPipes?: number;
   /** Additional configuration of git-receive-pack; unused for git-upload-pack. */
   config?: Record<string, string>;
@@ -72,7 +74,7 @@ export function startGitService(
   });
 }
 
-export function statelessArgs({ isStateful }: Session): string[] {
+export function statelessArgs({ isStateful }: GitRun): string[] {
   return isStateful ? [] : ['--stateless-rpc'];
 }
 

@@ -11,8 +11,8 @@ import type { StaleLocks } from '../disk/stale-locks.ts';
 import { readAllRefs } from '../objects/refs.ts';
 import type { GitProcess } from '../processes/run.ts';
 import {
+  type GitRun,
   relayOutput,
-  type Session,
   sendInput,
   startGitService,
   statelessArgs,
@@ -52,28 +52,28 @@ const MANY_REFS_CONFIG = { 'core.fsync': 'objects,derived-metadata,-reference' }
  * @throws errors of `settle`; git's held output is then not sent to the client
  */
 export async function receivePack(
-  session: Session,
+  gitRun: GitRun,
   input: Readable,
   output: Writable,
   rules: PushRules,
 ): Promise<GitExit> {
   {
-    using process = await startPush(session, statelessArgs(session), rules);
+    using process = await startPush(gitRun, statelessArgs(gitRun), rules);
     const pushOutput = new PushOutput(process, output, rules);
     const isOver = pushOutput.ending.then(() => false);
     if (!(await Promise.race([hasManyRefs(input), isOver])))
-      return await handlePush(process, pushOutput, { session, input, rules, hasMany: false });
+      return await handlePush(process, pushOutput, { gitRun, input, rules, hasMany: false });
     process.end();
     await pushOutput.ending;
   }
   // Starts git again with the settings for many refs. The client has read the refs already and sends its commands.
-  using process = await startPush(session, ['--stateless-rpc'], rules, MANY_REFS_CONFIG);
+  using process = await startPush(gitRun, ['--stateless-rpc'], rules, MANY_REFS_CONFIG);
   const pushOutput = new PushOutput(process, output, rules);
-  return await handlePush(process, pushOutput, { session, input, rules, hasMany: true });
+  return await handlePush(process, pushOutput, { gitRun, input, rules, hasMany: true });
 }
 
 function startPush(
-  { dir, protocol, signal }: Session,
+  { dir, protocol, signal }: GitRun,
   mode: string[],
   { hooks, limit }: PushRules,
   config: Record<string, string> = {},
@@ -147,13 +147,13 @@ class PushOutput {
   }
 }
 
-type PushContext = { session: Session; input: Readable; rules: PushRules; hasMany: boolean };
+type PushContext = { gitRun: GitRun; input: Readable; rules: PushRules; hasMany: boolean };
 
 /** Runs a push in a started process: feeds git, answers the hook, and settles the push before it releases output. */
 async function handlePush(
   process: GitProcess,
   output: PushOutput,
-  { session: { dir, signal }, input, rules, hasMany }: PushContext,
+  { gitRun: { dir, signal }, input, rules, hasMany }: PushContext,
 ): Promise<GitExit> {
   sendInput(input, process);
   let accepted = false;

@@ -7,11 +7,11 @@ import { MAX_SERVED_PACKED_BYTES, readRefFiles } from '../disk/ref-files.ts';
 import { HIDDEN_PREFIX } from '../objects/refs.ts';
 import { startGit } from '../processes/run.ts';
 import {
+  type GitRun,
   type GitService,
   protocolVersion,
   relayFetchOutput,
   relayOutput,
-  type Session,
   sendInput,
   startGitService,
   statelessArgs,
@@ -25,7 +25,7 @@ const SUCCESS: GitExit = { code: 0, signal: null, stderr: '' };
 /** Sends the ref advertisement, which a client reads first: refs and capabilities. Does not end `output`. */
 export async function advertise(
   service: GitService,
-  { dir, protocol, signal }: Session,
+  { dir, protocol, signal }: GitRun,
   output: Writable,
 ): Promise<GitExit> {
   const version = protocolVersion(protocol);
@@ -53,18 +53,18 @@ export async function advertise(
 
 /** Answers one request of a fetch, or a whole SSH fetch. Requests for refs are answered without git where possible. */
 export async function uploadPack(
-  session: Session,
+  gitRun: GitRun,
   input: Readable,
   output: Writable,
 ): Promise<GitExit> {
-  const { dir, protocol, signal } = session;
-  const refs = await answerRefsRequest(session, input);
+  const { dir, protocol, signal } = gitRun;
+  const refs = await answerRefsRequest(gitRun, input);
   if (refs) {
     output.write(refs);
     input.resume();
     return SUCCESS;
   }
-  const args = statelessArgs(session);
+  const args = statelessArgs(gitRun);
   using process = await startGitService('git-upload-pack', dir, args, { protocol, signal });
   sendInput(input, process);
   return await relayFetchOutput(process, output);
@@ -72,7 +72,7 @@ export async function uploadPack(
 
 /** Null if this is not a request for refs, or git must answer it. */
 async function answerRefsRequest(
-  { dir, protocol, signal, isStateful }: Session,
+  { dir, protocol, signal, isStateful }: GitRun,
   input: Readable,
 ): Promise<string | null> {
   if (isStateful || protocolVersion(protocol) !== 2) return null;

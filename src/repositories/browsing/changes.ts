@@ -150,14 +150,14 @@ export async function compareRevisions(
   };
 }
 
-type Ends = { base: string; head: string };
+type RevisionPair = { base: string; head: string };
 
 const comparisonOnServer = defineComparisonTask(
   'endsOf',
   async (
     { git: { objects, diffs } },
     dir,
-    { defaultBranch, ...revisions }: Ends & { defaultBranch: string },
+    { defaultBranch, ...revisions }: RevisionPair & { defaultBranch: string },
   ) => {
     const [base = '', head = ''] = await objects.use(dir, (objects) =>
       Promise.all(
@@ -176,8 +176,9 @@ const comparisonOnServer = defineComparisonTask(
   },
 );
 
-const distanceOnServer = defineComparisonTask('distance', ({ git }, dir, { base, head }: Ends) =>
-  git.diffs.countAheadBehind(dir, base, head),
+const distanceOnServer = defineComparisonTask(
+  'distance',
+  ({ git }, dir, { base, head }: RevisionPair) => git.diffs.countAheadBehind(dir, base, head),
 );
 
 /** Reads what `head` changes since the merge base; without one, relative to `base`. */
@@ -212,7 +213,7 @@ export async function listComparisonCommits(
   };
 }
 
-type CommitsInput = { ends: Ends; skip: number; take: number };
+type CommitsInput = { ends: RevisionPair; skip: number; take: number };
 
 const commitsOnServer = defineComparisonTask(
   'commitsApart',

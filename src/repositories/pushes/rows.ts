@@ -5,7 +5,6 @@
 
 import type pg from 'pg';
 import type { Plan } from '../../../prisma/generated/enums.ts';
-import { newId } from '../../base/ids.ts';
 import type { ReceivedRefUpdate } from '../../git/transport/hooks.ts';
 import type { Actor } from '../../identity/audit.ts';
 import { addAuditToStatement } from '../../identity/audit.ts';
@@ -68,7 +67,7 @@ export async function readNamespaceStorage(
   const text = `select n.plan, n.storage_bytes + ${RESERVED_BYTES} as "storageBytes"
     from repositories r join namespaces n on n.id = r.namespace_id where r.id = $1`;
   const { rows } = await pool.query<NamespaceStorage>({
-    name: 'loam-push-room',
+    name: 'loam-push-storage',
     text,
     values: [id],
   });
@@ -113,14 +112,14 @@ export async function readPushPolicy(
   userId: string | null,
 ): Promise<PushPolicy | null> {
   const { rows } = await pool.query({
-    name: 'loam-push-judged',
+    name: 'loam-push-policy',
     text: POLICY_SQL,
     values: [id, userId],
   });
   const [row] = rows;
   if (!row) return null;
-  const { locks, ...judged } = row;
-  return { ...judged, locks: new Map(locks) };
+  const { locks, ...policy } = row;
+  return { ...policy, locks: new Map(locks) };
 }
 
 /** The ref updates of one push event. */
@@ -242,7 +241,7 @@ export async function writeRecord(
       insert into snapshots (repository_id, id)
       select ${subject}, unnest(${parameter(changes.snapshots, 'text[]')}) on conflict do nothing)`);
   const events = recorded.map(({ event, push }) => ({
-    id: event ?? newId('evt'),
+    id: event,
     data: { repository, push },
   }));
   // Uses the clock of this server, because the time is compared with the one in the note (`record.ts`).

@@ -27,13 +27,14 @@ const MIN_PACKET_BYTES = 1_024;
 const LOOKUP_MS = 10_000;
 
 export type ConnectionHost = {
-  gateway: string;
+  /** Path of the gateway's Unix socket. */
+  gatewayPath: string;
   limits: SshLimits;
   /** Called when a key of the user was verified. @returns false if the user has too many connections */
   admit(userId: string): boolean;
   log(level: 'debug' | 'info' | 'warn', fields: object, text: string): void;
   /** Whether new commands are refused. */
-  readonly isClosing: boolean;
+  readonly isDraining: boolean;
 };
 
 /** The owner and the fingerprint of the verified key. */
@@ -96,7 +97,7 @@ class ClientConnection {
       this.#startIdleTimer();
     });
     this.#client.on('session', (accept, reject) => {
-      if (this.#sessions.size >= limits.sessions || this.#host.isClosing) return reject();
+      if (this.#sessions.size >= limits.sessions || this.#host.isDraining) return reject();
       this.#serveSession(accept());
     });
     socket.once('close', () => {
@@ -125,7 +126,7 @@ class ClientConnection {
 
   #startIdleTimer(): void {
     clearTimeout(this.#idleTimer);
-    const ms = this.#host.isClosing ? 0 : this.#host.limits.idleMs;
+    const ms = this.#host.isDraining ? 0 : this.#host.limits.idleMs;
     if (this.#channels.size === 0 && !this.#socket.destroyed)
       this.#idleTimer = setTimeout(() => this.#client.end(), ms);
   }
@@ -147,7 +148,7 @@ class ClientConnection {
     const wire = parseWireKey(key.data);
     if (!wire) return auth.reject(['publickey']);
     const fingerprint = fingerprintOf(key.data);
-    const found = await findKeyOwner(this.#host.gateway, { fingerprint });
+    const found = await findKeyOwner(this.#host.gatewayPath, { fingerprint });
     if (this.#socket.destroyed) return;
     if (!found) {
       log('debug', { address, fingerprint }, 'an unknown key was offered');
@@ -194,7 +195,7 @@ class ClientConnection {
       reject: (() => void) | undefined,
       command: string | null,
     ): void => {
-      if (this.#host.isClosing) return void reject?.();
+      if (this.#host.isDraining) return void reject?.();
       const accepted = accept();
       // A session has one command: ssh2 returns nothing for a second one.
       if (!accepted) return;
@@ -223,7 +224,7 @@ class ClientConnection {
       {
         channel,
         clientSocket: this.#socket,
-        gateway: this.#host.gateway,
+        gatewayPath: this.#host.gatewayPath,
         request: { credential, command, address: this.#address, ...(protocol && { protocol }) },
         stalledMs: this.#host.limits.stalledMs,
         onStalled: () => this.#refuse('a client has read nothing for too long'),
@@ -244,9 +245,9 @@ class ClientConnection {
 }
 
 /** @throws Error if the server does not answer */
-function findKeyOwner(gateway: string, lookup: KeyLookup): Promise<KeyOwner> {
+function findKeyOwner(gatewayPath: string, lookup: KeyLookup): Promise<KeyOwner> {
   const { promise, resolve, reject } = Promise.withResolvers<KeyOwner>();
-  const socket = connect(gateway);
+  const socket = connect(gatewayPath);
   const reader = new FrameReader({
     bytes: () => {},
     json: (_kind, value) => resolve(value as KeyOwner),

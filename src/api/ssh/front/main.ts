@@ -73,7 +73,7 @@ class FrontServer {
   #isServing = false;
   #isDraining = false;
   /** Connections that arrived before the server was ready to serve. */
-  readonly #waiting: Socket[] = [];
+  readonly #unserved: Socket[] = [];
   /** Callbacks for sockets whose first line ssh2 has not read yet, by address and port. */
   readonly #awaitingFirstLine = new Map<string, (client: Connection) => void>();
 
@@ -116,7 +116,7 @@ class FrontServer {
 
   #serve(): void {
     this.#isServing = true;
-    for (const socket of this.#waiting.splice(0)) this.#accept(socket);
+    for (const socket of this.#unserved.splice(0)) this.#accept(socket);
   }
 
   #drain(): void {
@@ -128,7 +128,7 @@ class FrontServer {
   #reportCounts(): void {
     const counts = {
       connections: this.#connected.size,
-      waiting: this.#unauthenticated.size,
+      unauthenticated: this.#unauthenticated.size,
       refused: this.#refused,
     };
     send({ kind: 'counts', counts });
@@ -138,13 +138,13 @@ class FrontServer {
     // A client can disconnect before its connection is accepted.
     socket.on('error', () => {});
     if (this.#isServing) this.#accept(socket);
-    else if (this.#waiting.length < this.#settings.limits.unauthenticated)
-      this.#waiting.push(socket);
+    else if (this.#unserved.length < this.#settings.limits.unauthenticated)
+      this.#unserved.push(socket);
     else socket.destroy();
   }
 
   #accept(socket: Socket): void {
-    const { gateway, limits } = this.#settings;
+    const { gatewayPath, limits } = this.#settings;
     const address = addressOf(socket);
     // A socket without an address has disconnected.
     if (socket.destroyed || !address) return void socket.destroy();
@@ -156,22 +156,22 @@ class FrontServer {
     this.#unauthenticated.set(socket, network);
     this.#connected.set(socket, null);
     socket.setNoDelay(true);
-    const late = setTimeout(() => socket.destroy(), limits.loginMs);
+    const loginTimer = setTimeout(() => socket.destroy(), limits.loginMs);
     socket.once('close', () => {
-      clearTimeout(late);
+      clearTimeout(loginTimer);
       this.#connected.delete(socket);
       if (this.#unauthenticated.delete(socket)) this.#countFailure(network);
     });
-    const isClosing = () => this.#isDraining;
+    const isDraining = () => this.#isDraining;
     const host: ConnectionHost = {
-      gateway,
+      gatewayPath,
       limits,
-      get isClosing() {
-        return isClosing();
+      get isDraining() {
+        return isDraining();
       },
       admit: (userId) => {
         if (!this.#admit(socket, userId)) return false;
-        clearTimeout(late);
+        clearTimeout(loginTimer);
         return true;
       },
       log: (level, fields, text) => send({ kind: 'log', level, fields, text }),

@@ -53,7 +53,7 @@ export type FrontSettings = {
   port: number;
   hostKeys: readonly string[];
   /** Path of the gateway's Unix socket. */
-  gateway: string;
+  gatewayPath: string;
   limits: SshLimits;
   /** Addresses and networks of proxies. Limits per address do not apply to them, because a proxy has many clients. */
   proxies: readonly string[];
@@ -69,7 +69,7 @@ export type FromServer =
 export type ConnectionCounts = {
   connections: number;
   /** Connections without an accepted key. */
-  waiting: number;
+  unauthenticated: number;
   refused: number;
 };
 

@@ -18,7 +18,7 @@ type RelayedCommand = {
   /** The TCP connection of the client. */
   clientSocket: Socket;
   /** Path of the server's Unix socket. */
-  gateway: string;
+  gatewayPath: string;
   request: ExecRequest;
   /** How long the client may read none of the data buffered for it. */
   stalledMs: number;
@@ -46,7 +46,7 @@ class CommandRelay {
   constructor(command: RelayedCommand, done: () => void) {
     this.#command = command;
     this.#done = done;
-    this.#server = connect(command.gateway);
+    this.#server = connect(command.gatewayPath);
   }
 
   start(): void {
