@@ -140,8 +140,7 @@ class FilterMatcher {
   }
 
   #patternOf(text: string): Pattern {
-    const pattern = this.#patterns.getOrInsertComputed(text, () => new Pattern(text));
-    return pattern;
+    return this.#patterns.getOrInsertComputed(text, () => new Pattern(text));
   }
 
   #isExhausted(): boolean {

@@ -19,7 +19,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { PrismaClient } from '../../prisma/generated/client.ts';
 import { schema } from '../../src/api/graphql/schema.ts';
 import { namespaceRows } from '../../src/identity/accounts.ts';
-import { jobRows } from '../../src/jobs/record/payload.ts';
+import { jobRows } from '../../src/jobs/record/job-rows.ts';
 import { runtimeColumns } from '../../src/jobs/record/runtime.ts';
 import { selectForField } from '../../src/platform/schema/select.ts';
 import { collaboratorColumns, repositoryRows } from '../../src/repositories/rows.ts';

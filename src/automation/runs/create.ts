@@ -62,7 +62,7 @@ export type NewRun = {
    */
   hasMoved?: boolean;
   /** Selects jobs of a valid file; none: there is no run. */
-  select: (
+  selectJobs: (
     file: NonNullable<ReturnType<typeof readJobFile>['file']>,
   ) => Promise<string[]> | string[];
   /** Who started it. */
@@ -99,7 +99,7 @@ export async function createRun(
 ): Promise<string | null> {
   const { file, problems } =
     run.text === null ? { file: null, problems: [] } : readJobFile(run.text);
-  const names = file ? await run.select(file) : [];
+  const names = file ? await run.selectJobs(file) : [];
   if (run.text === null || (file && names.length === 0)) {
     if (claim) await inTransaction(services.db, claim);
     return null;

@@ -105,7 +105,7 @@ export async function startRun<S extends Select>(
     text,
     actor: account,
     creator: account,
-    select: (file) => selectJobs(file, { kind: 'manual', job }),
+    selectJobs: (file) => selectJobs(file, { kind: 'manual', job }),
   });
   if (id === null) {
     const startable = [...(parsed?.jobs ?? [])].flatMap(([name, { on }]) =>
@@ -243,7 +243,7 @@ export async function rerunRun<S extends Select>(
     creator: account,
     rerunOfId: id,
     hasMoved: await hasRefMoved(services, run),
-    select: (parsed) =>
+    selectJobs: (parsed) =>
       failedOnly ? selectUnsuccessful(parsed, run.jobNames, succeeded) : run.jobNames,
     earlier: new Map(
       jobs.flatMap(({ name, runJob, array }) => (runJob ? [[runJob, array?.name ?? name]] : [])),

@@ -1,9 +1,8 @@
 /**
- * Makes runs of pushed refs. The row of `run_triggers` was written with the record of the push. Each server claims due rows for
- * a while; the transaction that creates the run deletes the row, so each row is used exactly once, whatever happens to
- * servers. When a server is killed, another one claims the row after the claim has expired. After an error, the row is retried
- * with growing delays. In both cases, other rows do not wait. A row whose claims were lost three times
- * may have ended the servers, so it becomes an invalid run.
+ * Creates runs from the rows of `run_triggers`, which were written with the record of the push. Each server claims due rows
+ * (`CLAIM`); the transaction that creates the run deletes the row, so each row is used exactly once, whatever happens to servers.
+ * After an error, the row is retried with growing delays. Other rows do not wait. A row whose claims were lost three times may
+ * have ended the servers, so it becomes an invalid run.
  */
 import type pg from 'pg';
 import type { Logger } from '../../base/log.ts';
@@ -60,8 +59,8 @@ const MAX_LOST_CLAIMS = 3;
 const IDLE_MS = 5_000;
 
 /**
- * A claim expires after 15 to 60 seconds. Then another server can claim the row if the first one was killed. The loop deletes a
- * row that is a day old, because its repository could not be read during the whole day.
+ * A claim expires after 15 to 60 seconds. If the server that claimed the row was killed, another server then claims it. The
+ * loop deletes a row that is a day old, because its repository could not be read during the whole day.
  */
 const CLAIM = `
   update run_triggers set attempts = attempts + 1, lost_claims = lost_claims + 1,
@@ -244,7 +243,7 @@ async function startForPush(
     ref: row.ref,
     ...commitOf(row, commit),
     text: row.startsRun ? (commit?.text ?? null) : null,
-    select: async (file: JobFile) => {
+    selectJobs: async (file: JobFile) => {
       if (isTag) return selectJobs(file, { kind: 'tag', tag: name });
       const base = name === repository.defaultBranch ? null : repository.defaultBranch;
       const before = row.before === ZERO_ID ? null : row.before;
@@ -282,7 +281,7 @@ async function startForSchedule(
     ...commitOf(row, commit),
     text: commit ? (schedule.file ?? commit.text) : null,
     keepsText: schedule?.file != null,
-    select: (file: JobFile) =>
+    selectJobs: (file: JobFile) =>
       selectJobs(file, { kind: 'schedule', jobs: schedule?.jobNames ?? [] }),
     actor: owner ?? row.actor,
     creator: owner,

@@ -2,7 +2,7 @@
 
 import * as hardware from '../../base/hardware.ts';
 import { builder } from '../../platform/schema/builder.ts';
-import { LABEL_NAME, MAX_LABELS } from '../record/labels.ts';
+import { LABEL_NAME_PATTERN, MAX_LABELS } from '../record/labels.ts';
 import {
   demandOptions,
   findLargestMachine,
@@ -131,7 +131,7 @@ const LabelRules = builder.objectRef<object>('LabelRules').implement({
     pattern: t.string({
       description:
         'A JavaScript regular expression. A value must match it or be empty; a key must match it, after an optional DNS name and slash.',
-      resolve: () => LABEL_NAME.source,
+      resolve: () => LABEL_NAME_PATTERN.source,
     }),
   }),
 });

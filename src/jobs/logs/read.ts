@@ -31,7 +31,7 @@ export function resolveTail(tail: number | null | undefined): number {
 /**
  * Reads the last `tail` lines written after `since`, oldest first. The bytes of their pages are taken from `allowance`; if it
  * has fewer bytes left, only the newest of these lines are returned.
- * @throws AppError 400, 429
+ * @throws AppError 400, 503
  */
 export async function readLogTail(
   { pool }: { pool: pg.Pool },
@@ -64,11 +64,15 @@ export async function findStreamStart(
   const count = resolveTail(tail);
   const start = await firstSeqAfter(pool, jobId, since);
   const { nextSeq, firstSeq, linesAfter } = await readTailStart(pool, jobId, { start, count });
-  const range = { from: firstSeq, order: 'asc', count: 1 } as const;
   const { pages } =
     firstSeq === null
       ? { pages: [] }
-      : await readPages(pool, jobId, range, Number.MAX_SAFE_INTEGER);
+      : await readPages(
+          pool,
+          jobId,
+          { from: firstSeq, order: 'asc', count: 1 },
+          Number.MAX_SAFE_INTEGER,
+        );
   const entries = (await Promise.all(pages.map(decodePage))).flat();
   const lines = selectLinesFrom(entries, start);
   const first = lines[Math.max(0, lines.length - (count - linesAfter))];
@@ -142,8 +146,7 @@ async function readTailStart(
   { start, count }: LineSelection,
 ): Promise<{ nextSeq: number; firstSeq: number | null; linesAfter: number; bytes: number }> {
   for (let entries = count + EXPECTED_STATUS_CHANGES; ; entries *= SCAN_GROWTH) {
-    // Selects by a range of numbers, not by a limit on pages: while statistics lag behind a growing log, PostgreSQL assumes that
-    // the log is short and sorts all of it (measured: 0.8 s for the last ten of a million rows).
+    // Selects by a range of numbers, not by a limit on pages, for the reason given in `pages.ts`.
     const { rows } = await pool.query<TailStartRow>({
       name: 'loam-log-tail-start',
       text: `

@@ -3,7 +3,10 @@ import type pg from 'pg';
 import { decodePage, PAGE_BYTES, PAGE_ENTRIES } from '../record/journal-pages.ts';
 import { type JournalPage, readPages } from './pages.ts';
 
-/** Maximum bytes of JSON in one step. A page has at most six for each byte of its text, so at least two fit. */
+/**
+ * Maximum bytes of JSON in one step. At least two pages fit: a page has at most 64 KiB of text with six bytes of JSON for each,
+ * and 40 kB of times and quotes. Only a page with a single line can be larger.
+ */
 const STEP_BYTES = 16 * PAGE_BYTES;
 /** Maximum range of numbers in one step: eight pages of short lines. */
 const STEP_ENTRIES = 8 * PAGE_ENTRIES;

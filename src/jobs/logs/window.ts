@@ -33,7 +33,7 @@ const DEFAULT_ENTRIES = 100;
 /**
  * Reads a window of the log. Lines and status changes are numbered without gaps, so a range of numbers gives the number of
  * entries. If the read allowance is too small, the far end of the window is left out.
- * @throws AppError 400, 429
+ * @throws AppError 400, 503
  */
 export async function readWindow(
   { pool }: { pool: pg.Pool },

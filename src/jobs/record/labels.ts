@@ -6,15 +6,16 @@ import { invalid } from '../../base/errors.ts';
 
 export type Label = { key: string; value: string };
 
-/** Retention removes nothing of a job with this label, whatever its value. */
+/** Retention deletes neither a job with this label nor its files, whatever the value. */
 export const KEEP_LABEL = 'keep';
 
 /** Maximum number of labels of a job. */
 export const MAX_LABELS = 32;
-const MAX_PREFIX = 253;
+/** Maximum length of the DNS name before the slash, in characters. */
+const MAX_PREFIX_LENGTH = 253;
 
-/** The pattern of a name. */
-export const LABEL_NAME = /^[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$/;
+/** Matches a name. */
+export const LABEL_NAME_PATTERN = /^[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$/;
 const DNS_NAME = /^[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*$/;
 
 /** Returns the labels, sorted by key. @throws AppError 400 naming `labels` */
@@ -35,8 +36,8 @@ export function checkLabels(labels: readonly Label[]): Label[] {
 export function checkLabelKey(field: string, key: string): void {
   const slash = key.lastIndexOf('/');
   const prefix = key.slice(0, Math.max(0, slash));
-  const isPrefixed = slash === -1 || (prefix.length <= MAX_PREFIX && DNS_NAME.test(prefix));
-  if (isPrefixed && LABEL_NAME.test(key.slice(slash + 1))) return;
+  const isPrefixed = slash === -1 || (prefix.length <= MAX_PREFIX_LENGTH && DNS_NAME.test(prefix));
+  if (isPrefixed && LABEL_NAME_PATTERN.test(key.slice(slash + 1))) return;
   throw invalid(
     field,
     'keys must be 1 to 63 letters, digits, -, _ and ., starting and ending with a letter or digit, after an optional DNS name and slash',
@@ -45,7 +46,7 @@ export function checkLabelKey(field: string, key: string): void {
 
 /** @throws AppError 400 naming `field` */
 export function checkLabelValue(field: string, value: string): void {
-  if (value === '' || LABEL_NAME.test(value)) return;
+  if (value === '' || LABEL_NAME_PATTERN.test(value)) return;
   throw invalid(
     field,
     'values must be up to 63 letters, digits, -, _ and ., starting and ending with a letter or digit',

@@ -8,7 +8,6 @@ import type { Prisma } from '../../../prisma/generated/client.ts';
 import type { JobStatus } from '../../../prisma/generated/enums.ts';
 import { costOf } from '../../base/hardware.ts';
 import { formatMoney } from '../../base/money.ts';
-import { createRowReader, type RowReader } from '../../platform/database/rows.ts';
 
 /** The columns of a payload. */
 export const payloadColumns = {
@@ -147,9 +146,3 @@ function truncateText(text: string, maxBytes: number): string {
 function jsonBytes(text: string): number {
   return Buffer.byteLength(JSON.stringify(text)) - 2;
 }
-
-export const jobRows: RowReader = createRowReader({
-  model: 'Job',
-  from: 'jobs r join namespaces n on n.id = r.namespace_id',
-  joined: { namespace: 'n' },
-});

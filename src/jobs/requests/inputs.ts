@@ -87,26 +87,28 @@ export async function resolveInputs(
     if (count > MAX_ARRAY_JOBS)
       throw invalid('inputs', `arrays must not have more than ${MAX_ARRAY_JOBS} jobs in total`);
   });
-  const missing = (name: string) => invalid('inputs', `the job ${name} has no artifacts`);
+  const noArtifacts = (job: string) => invalid('inputs', `the job ${job} has no artifacts`);
+  const noArtifactsIn = (array: string) =>
+    invalid('inputs', `no job of the array ${array} has artifacts`);
   const found = inputs.flatMap((input): JobInput[] => {
     const sibling = siblings.jobs.get(input.job);
-    if (sibling?.outputPath === null) throw missing(input.job);
+    if (sibling?.outputPath === null) throw noArtifacts(input.job);
     if (sibling) return [{ ...input, jobId: null }];
     const matrix = siblings.arrays.get(input.job);
     if (matrix) {
-      if (matrix.every(({ outputPath }) => outputPath === null)) throw missing(input.job);
+      if (matrix.every(({ outputPath }) => outputPath === null)) throw noArtifactsIn(input.job);
       return spreadArray(input, null, matrix);
     }
     const job = byName.get(input.job);
     const array = arrays.get(input.job);
     for (const one of job ? [job] : (array?.jobs ?? [])) demand(viewer, 'job.read', one);
-    if (job && !mayHaveArtifacts(job)) throw missing(input.job);
+    if (job && !mayHaveArtifacts(job)) throw noArtifacts(input.job);
     if (job) return [{ ...input, jobId: job.id }];
     if (!array)
       throw new AppError('not_found', `inputs: there is no job or array ${input.job}`, {
         field: 'inputs',
       });
-    if (!array.jobs.some(mayHaveArtifacts)) throw missing(`of the array ${input.job}`);
+    if (!array.jobs.some(mayHaveArtifacts)) throw noArtifactsIn(input.job);
     return spreadArray(
       input,
       array.id,

@@ -49,8 +49,8 @@ import { describeWait } from '../queue/worker-capacity.ts';
 import { throwIfOverBudget } from '../record/budgets.ts';
 import { auditCancelled, cancelLockedJobs } from '../record/cancel.ts';
 import { demandCredentials, toJobCredentials } from '../record/job-credentials.ts';
+import { jobRows } from '../record/job-rows.ts';
 import type { MatrixValue } from '../record/matrix-values.ts';
-import { jobRows } from '../record/payload.ts';
 import type { SecretBox } from '../record/secret-box.ts';
 import {
   addEvents,

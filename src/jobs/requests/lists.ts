@@ -16,7 +16,7 @@ import {
   type OffsetPageRequest,
   toOffset,
 } from '../../platform/database/paging.ts';
-import { jobRows } from '../record/payload.ts';
+import { jobRows } from '../record/job-rows.ts';
 import { visibleCountsSql, visibleSql } from '../record/visibility.ts';
 import { buildConditions, type Filter } from './filter.ts';
 
