@@ -63,7 +63,7 @@ export async function getNamespace<S extends Prisma.NamespaceSelect>(
 
 type NamespaceOf<S extends Prisma.NamespaceSelect> = Prisma.NamespaceGetPayload<{ select: S }>;
 
-/** By hand-written SQL, because nearly every query of the dashboard starts with a namespace. */
+/** Compiled to SQL instead of Prisma, because nearly every query of the dashboard starts with a namespace. */
 export const namespaceRows = createRowReader({ model: 'Namespace', from: 'namespaces r' });
 
 /** Finds a user by an id from another row. Resolvers decide for each field whether the viewer may see it. */

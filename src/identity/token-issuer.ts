@@ -37,7 +37,7 @@ export type TokenClaims = {
   audience: string;
   /** At most `MAX_TOKEN_SECONDS`. */
   lifetimeSeconds: number;
-  others: Readonly<Record<string, string>>;
+  extraClaims: Readonly<Record<string, string>>;
 };
 
 export class TokenIssuer {
@@ -52,7 +52,13 @@ export class TokenIssuer {
     this.#sealer = createSealer(keys, 'identity tokens of jobs');
   }
 
-  async sign({ issuer, subject, audience, lifetimeSeconds, others }: TokenClaims): Promise<string> {
+  async sign({
+    issuer,
+    subject,
+    audience,
+    lifetimeSeconds,
+    extraClaims,
+  }: TokenClaims): Promise<string> {
     const { SignJWT, importPKCS8 } = await import('jose');
     const { keys } = await this.#readKeys();
     const { id, privateKey } = chooseSigningKey(keys, Date.now());
@@ -61,7 +67,7 @@ export class TokenIssuer {
       this.#signer = { id, key: await importPKCS8(text, ALGORITHM) };
     }
     const now = Math.floor(Date.now() / 1_000);
-    return new SignJWT(others)
+    return new SignJWT(extraClaims)
       .setProtectedHeader({ alg: ALGORITHM, typ: 'JWT', kid: id })
       .setIssuer(issuer)
       .setSubject(subject)
@@ -90,18 +96,19 @@ export class TokenIssuer {
     const readAt = Date.now();
     const keys = await listStoredKeys(this.#pool);
     if (keys.length > 0) return { keys, readAt };
-    await this.#rotate();
+    await this.#createAndRemoveKeys();
     return { keys: await listStoredKeys(this.#pool), readAt };
   }
 
   /** Maintenance task: creates the next key when it is due, and removes keys whose tokens have expired. */
   async rotate(): Promise<boolean> {
     // The first token creates the first key: most servers need none.
-    if ((await listStoredKeys(this.#pool)).length > 0) await this.#rotate();
+    if ((await listStoredKeys(this.#pool)).length > 0) await this.#createAndRemoveKeys();
     return false;
   }
 
-  async #rotate(): Promise<void> {
+  /** Like `rotate`, but also creates the first key. Under a lock, so that concurrent servers create one key. */
+  async #createAndRemoveKeys(): Promise<void> {
     await inPoolTransaction(this.#pool, async (client) => {
       await client.query('select pg_advisory_xact_lock(hashtextextended($1, 0))', [
         SIGNING_KEYS_LOCK,
@@ -130,8 +137,8 @@ export class TokenIssuer {
   }
 }
 
-async function listStoredKeys(on: pg.Pool | pg.PoolClient): Promise<StoredKey[]> {
-  const { rows } = await on.query<StoredKey>(
+async function listStoredKeys(client: pg.Pool | pg.PoolClient): Promise<StoredKey[]> {
+  const { rows } = await client.query<StoredKey>(
     `select id, public_key as "publicKey", private_key as "privateKey", created_at as "createdAt"
      from signing_keys order by created_at, id`,
   );

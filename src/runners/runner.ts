@@ -216,7 +216,7 @@ export type Runner = {
   attach(handle: Handle): Promise<'prepared' | 'started' | 'unprepared' | 'gone'>;
   /** Streams the lines after `cursor`; ends after the last line of ended work, or when `signal` aborts. */
   logs(handle: Handle, cursor: LogCursor | null, signal: AbortSignal): AsyncIterable<LogBatch>;
-  /** Sends TERM to the whole process tree. The runner itself sends KILL after the grace period. */
+  /** Sends the signal to the whole process tree. After TERM, the runner itself sends KILL when the grace period has passed. */
   signal(handle: Handle, signal: 'TERM' | 'KILL'): Promise<void>;
   /**
    * Replaces the content of files that the attempt was prepared with. The variables keep the old content, unless the work has

@@ -3,7 +3,7 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { ClusterEngine } from '../../src/runners/agent/engine.ts';
-import { PROGRAM } from '../../src/runners/agent/program.ts';
+import { PROGRAM_PATH } from '../../src/runners/agent/program.ts';
 import { LEASE_MS } from '../../src/runners/agent/protocol.ts';
 import { type AgentRunner, openAgentRunner } from '../../src/runners/agent/runner.ts';
 import { GRACE_MS } from '../../src/runners/runner.ts';
@@ -27,7 +27,7 @@ export async function agentRunner<E extends ClusterEngine>(
   cleanup.defer(() => rm(dir, { recursive: true, force: true }));
   let current: AgentRunner | undefined;
   const served = cleanup.use(
-    await serveAgents(async (attempt) => current?.findSession(attempt), PROGRAM, { host }),
+    await serveAgents(async (attempt) => current?.findSession(attempt), PROGRAM_PATH, { host }),
   );
   const open = async () => {
     const engine = await openEngine(join(dir, 'nodes'));

@@ -43,7 +43,7 @@ export function addErrorCodes<R extends ExecutionResult>(result: R): R {
 
 /**
  * Finds the first variable with a wrong value. The error begins with the field and carries it as `field`, like all errors of
- * values; GraphQL's own has the field in the text only.
+ * values; GraphQL's own error names the field only in its message.
  */
 export function findWrongVariable(args: ExecutionArgs): GraphQLError | null {
   const operation = getOperationAST(args.document, args.operationName);

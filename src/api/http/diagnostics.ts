@@ -21,8 +21,8 @@ export async function checkHealth({
 }
 
 /**
- * Whether the database answers within two seconds. Load balancers should then send requests to this server: a nearly
- * full disk does not count, because reads still work.
+ * Whether the database answers within two seconds. Used by load balancers. A nearly full disk is ignored, because reads
+ * still work.
  */
 export async function isDatabaseReachable(db: Db): Promise<boolean> {
   const { promise: timeout, resolve } = Promise.withResolvers<boolean>();

@@ -15,7 +15,7 @@ export type Route = {
   /** The status of success. 204 has no body. */
   status: 200 | 201 | 202 | 204;
   tag: 'Repositories' | 'Jobs' | 'Webhooks' | 'Tokens and keys' | 'Diagnostics';
-  /** Which errors of permissions are documented, if not both. */
+  /** Documented errors of permissions. Default: 403 and 404. */
   errors?: readonly (403 | 404)[];
   /** The code and an example message of the route's own 409. */
   conflict?: readonly [code: 'already_exists' | 'conflict', example: string];

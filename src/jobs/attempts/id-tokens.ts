@@ -79,7 +79,7 @@ export async function issueIdTokens(
     issuer: url,
     subject: subjectOf(source),
     lifetimeSeconds: lifetimeOf(source),
-    others: otherClaims(source),
+    extraClaims: otherClaims(source),
   };
   const tokens = await Promise.all(
     idTokens.map(async ({ variable, audience }) => [

@@ -2,9 +2,9 @@
  * Starts programs through a small helper process, the starter.
  *
  * To start a program, the kernel copies the page tables of its parent. That blocks the main thread of a 300 MB server for 10
- * to 40 ms, and a small process for 2 ms. So the starter (`starting.ts`) starts all programs. It ends with this process and
- * ends its programs, except detached programs. If the starter is killed, running programs fail as if the machine had no free
- * processes (EAGAIN), and the next program gets a new starter.
+ * to 40 ms, and a small process for 2 ms. So the starter (`starting.ts`) starts the programs that are started often. It ends
+ * with this process and ends its programs, except detached programs. If the starter is killed, running programs fail as if the
+ * machine had no free processes (EAGAIN), and the next program gets a new starter.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import type { Socket } from 'node:net';
@@ -18,10 +18,10 @@ export type { Program };
 const GRACE_MS = 5_000;
 const MAX_BYTES = 16 * 2 ** 20;
 
-type ReceivedReport =
+type ReceivedEvent =
   | Exclude<StarterEvent, { kind: 'failed' }>
   | { id: number; kind: 'failed'; error: Error };
-type Listener = (received: ReceivedReport, stream?: Duplex) => void;
+type Listener = (received: ReceivedEvent, stream?: Duplex) => void;
 type Starter = { child: ChildProcess; listeners: Map<number, Listener> };
 
 let starter: Starter | undefined;
@@ -239,7 +239,7 @@ function spawnStarter(): Starter {
   const started: Starter = { child, listeners: new Map() };
   child.on('message', (event: StarterEvent, stream?: Socket) => {
     const { id } = event;
-    const received: ReceivedReport =
+    const received: ReceivedEvent =
       event.kind === 'failed'
         ? { id, kind: event.kind, error: createError(event.message, event.code) }
         : event;

@@ -18,7 +18,7 @@ import { abortable } from './streams.ts';
 const UNFINISHED = '.unfinished';
 /** Size of one read. Reads of 64 KiB take the reading thread twice as long. */
 const READ_BYTES = 2 ** 20;
-/** Tries to create a folder that is removed at the same moment, because its last file was removed. */
+/** How often `moveDurably` creates a folder that a concurrent `remove` deletes. */
 const MAX_TRIES = 10;
 
 /** @throws Error if the folder cannot be created */

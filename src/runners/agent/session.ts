@@ -1,6 +1,6 @@
 /**
- * The worker's side of one agent: stores what the agent sends in the folder of the attempt, and passes on what the worker wants.
- * All that a restarted worker needs is in the folder:
+ * The worker's side of one agent: stores what the agent sends in the folder of the attempt, and sends the agent the commands of
+ * the worker. All that a restarted worker needs is in the folder:
  *
  *   agent.json  the digest of the token, and the boot in which the attempt was prepared, because its files are not synced
  *   spec.json   the command with its environment; removed when the command begins, because it contains secrets
@@ -123,8 +123,8 @@ export class AgentSession {
     this.#locate = locate;
     const contact = this.#readContact();
     this.#running = contact?.running;
-    // Unknown after a restart of the machine, or on another machine: the lease is then counted anew, because the clock of
-    // the day may have jumped.
+    // Unknown after a restart of the machine, or on another machine: the lease is then counted anew, because the wall
+    // clock may have jumped.
     this.#contactAt = contact?.bootId === readBootId() ? contact.uptime : uptime();
   }
 
@@ -178,7 +178,7 @@ export class AgentSession {
     return readJsonFile<AgentClaim>(this.#file('claim'));
   }
 
-  /* What the worker wants */
+  /* Calls of the worker */
 
   /** Settles when something has changed that the worker or the agent may wait for, or when `signal` aborts. */
   async nextChange(signal: AbortSignal): Promise<void> {
@@ -286,12 +286,12 @@ export class AgentSession {
   }
 
   async claim(claim: AgentClaim): Promise<AgentSpec> {
-    if (this.#isClosed) throw over();
+    if (this.#isClosed) throw attemptOver();
     const existing = await this.readClaim();
     if (existing && existing.nonce !== claim.nonce)
       throw refuse(409, 'Another agent has claimed this attempt');
     const spec = await readJsonFile<AgentSpec>(this.#file('spec.json'));
-    if (!spec) throw over();
+    if (!spec) throw attemptOver();
     if (!existing) writeJsonAtomically(this.#file('claim'), claim, this.#folder);
     this.#touch();
     this.#changes.emit('change');
@@ -306,14 +306,14 @@ export class AgentSession {
 
   /** @throws AppError 503 while no worker supervises the attempt, or it may not begin */
   async begin(): Promise<AgentPermission> {
-    if (this.#isClosed) throw over();
+    if (this.#isClosed) throw attemptOver();
     if (this.hasBegun) return this.#permitted;
     const claim = await this.readClaim();
     const permission = this.#permission;
     if (!permission || !claim) throw refuse(503, 'The worker is not ready yet');
     permission.answer ??= this.#askPermission(permission, claim);
     const may = await permission.answer;
-    if (this.#isClosed) throw over();
+    if (this.#isClosed) throw attemptOver();
     // The agent asks again, until the worker removes the attempt or permits it after all.
     if (!may) throw refuse(503, 'The attempt may not begin');
     return this.#permitted;
@@ -391,11 +391,11 @@ export class AgentSession {
   }
 
   /**
-   * An agent whose attempt has not begun here reports to a folder that was restored from an older copy. What it ran will be
-   * lost, so it must end.
+   * An agent whose attempt has not begun here reports to a folder that was restored from an older copy. The worker
+   * cannot keep the results of its command, so the agent must end.
    */
   #requireBegun(): void {
-    if (this.#isClosed || !this.hasBegun) throw over();
+    if (this.#isClosed || !this.hasBegun) throw attemptOver();
   }
 
   /** Answers when something has changed since `seen`, or after a while. */
@@ -469,6 +469,6 @@ function refuse(status: number, message: string): AppError {
   return new AppError('conflict', message, { status });
 }
 
-function over(): AppError {
+function attemptOver(): AppError {
   return refuse(410, 'The attempt is over');
 }

@@ -17,6 +17,7 @@ export type Allocation = {
   cgroup: Cgroup | null;
 };
 
+/** The name of earlier versions, kept because attempts of those versions may be running. */
 const FILE = 'holds.json';
 
 export function writeAllocation(folder: string, allocation: Allocation): void {

@@ -55,7 +55,7 @@ export type ShimSpec = WorkSpec & {
   command: Command;
   /** The group of all processes of the job; null: control groups cannot be created here. */
   cgroup: Cgroup | null;
-  /** The settings of the group. */
+  /** The settings of the group. A name of earlier versions, kept because the file may be read by a shim of another version. */
   groupPlan: GroupSettings;
 };
 

@@ -1,7 +1,8 @@
 /**
- * Supervises the work of one attempt beside the command: stamps and stores its lines, enforces the timeout, the grace period
- * and the limits that the kernel does not enforce, and records how the work ended. The same for processes of this machine
- * (`../process/shim.ts`) and on the nodes of a cluster (`../agent/agent.ts`), which differ in how the work is started.
+ * Supervises the command of one attempt: stamps and stores its lines, enforces the timeout, the grace period and the limits
+ * that the kernel does not enforce, and records how the command ended. The same for processes of this machine
+ * (`../process/shim.ts`), for containers (`../docker/shim.ts`) and on the nodes of a cluster (`../agent/agent.ts`), which differ
+ * in how the command is started.
  *
  * The files that it writes into the folder of the attempt. Files that others wait for appear complete, by rename:
  *   started     the process and its start time; omitted when the work ends at once

@@ -1,5 +1,5 @@
 /**
- * `npm run chaos`: randomly kills servers, workers, PostgreSQL, the container engine, recorders of containers and shims of
+ * `npm run chaos`: randomly kills servers, workers, PostgreSQL, the container engine, shims of containers and shims of
  * processes, while jobs run as processes and in containers, with and without repositories, volumes and firewall rules.
  * Prints what was lost, duplicated or left behind.
  *
@@ -64,13 +64,13 @@ test(`nothing is lost, doubled or orphaned after ${KILLS} kills of all that jobs
   // Jobs report to a witness, independently of all servers.
   const witness = await startFarWitness(engine, cleanup);
   const load = await startJobs(loam, witness, ctx.signal);
-  const hit: KilledAttempts = { recorder: [], shim: [] };
+  const hit: KilledAttempts = { containerShim: [], processShim: [] };
   const kills: Record<string, number> = {};
   const victims = [
     ...loam.servers.map(restartedBySupervisor),
     ...dependencies(loam, engine),
     ...loam.working.flatMap((one) => [
-      ...[partVictim('recorder', one, hit), partVictim('shim', one, hit)],
+      ...[partVictim('containerShim', one, hit), partVictim('processShim', one, hit)],
       wholeWorkerVictim(one, restartedBySupervisor(one).start, hit),
     ]),
   ].map((victim) => counted(victim, kills));

@@ -8,10 +8,10 @@ export type Ran = JobSeen & { kind: Kind };
 export type Discrepancies = { lost: string[]; doubled: string[] };
 
 /**
- * The most bytes that a killed recorder loses: its unwritten data, and the content of the FIFOs if the job ends before the
- * next recorder starts (docs/containers.md).
+ * The most bytes that a killed shim of a container loses: its unwritten data, and the content of the FIFOs if the job ends
+ * before the next shim starts (docs/containers.md).
  */
-const BY_RECORDER = (16 + 64) * 1024;
+const BY_CONTAINER_SHIM = (16 + 64) * 1024;
 
 /** A job is queued again after this many losses; one more loss fails it. */
 const MOST_LOSSES = 3;
@@ -62,8 +62,8 @@ function compareJob(
   for (const { id, number, outcome, started } of attempts) {
     // An attempt that had not started when its job was cancelled because of a message of an earlier attempt.
     const isRefused = kind.cancelled && number > 1 && !started;
-    // If the engine was killed too before a server asked it, the exit code of a container without a recorder is unknown.
-    const mayBeLost = hit.shim.includes(id) || hit.recorder.includes(id);
+    // If the engine was killed too before a server asked it, the exit code of a container without a shim is unknown.
+    const mayBeLost = hit.processShim.includes(id) || hit.containerShim.includes(id);
     if (outcome === 'lost' && !mayBeLost && !isRefused)
       lost.push(`attempt ${number} of ${name}, ${started ? 'which ran' : 'which did not run'}`);
   }
@@ -78,12 +78,14 @@ function compareJob(
     // A lost attempt has not run to its end.
     if (outcome === 'lost') continue;
     const missing = printed.missing.join('\n');
-    if (missing.length > BY_RECORDER * hit.recorder.filter((one) => one === id).length)
+    if (missing.length > BY_CONTAINER_SHIM * hit.containerShim.filter((one) => one === id).length)
       lost.push(`${printed.missing.length} lines ${what}, as ${printed.missing[0]}`);
     if (told.missing.length > 0) lost.push(`${told.missing.join(', ')} ${what}`);
   }
-  // A killed recorder loses the start of a line that it was reading, and the next recorder stores the rest.
-  const torn = hit.recorder.filter((id) => attempts.some((attempt) => attempt.id === id)).length;
+  // A killed shim of a container loses the start of a line that it was reading, and the next shim stores the rest.
+  const torn = hit.containerShim.filter((id) =>
+    attempts.some((attempt) => attempt.id === id),
+  ).length;
   if (own.lines.length > torn) doubled.push(`not of ${name}: ${own.lines.slice(0, 3).join(', ')}`);
   if (own.said.length > 0) doubled.push(`not of ${name}: ${own.said.join(', ')}`);
 }

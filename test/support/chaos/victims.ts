@@ -1,4 +1,4 @@
-/** Parts of a job that are killed separately: the shim of a container (`recorder`), and the shim of a process. */
+/** Parts of a job that are killed separately: the shim of a container, and the shim of a process. */
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -9,16 +9,16 @@ import type { OneServer } from '../many-servers.ts';
 
 /** The folder of attempts in a worker's data folder, and the file in an attempt's folder that names its process. */
 const CLAIMS = {
-  recorder: { folder: 'containers', claim: 'claim' },
-  shim: { folder: 'attempts', claim: 'claim' },
+  containerShim: { folder: 'containers', claim: 'claim' },
+  processShim: { folder: 'attempts', claim: 'claim' },
 };
 export type Part = keyof typeof CLAIMS;
-const PARTS: readonly Part[] = ['recorder', 'shim'];
+const PARTS: readonly Part[] = ['containerShim', 'processShim'];
 
 /** The name of the engine among the victims. */
 export const ENGINE = 'dockerd';
 
-/** The attempts whose recorder or shim was killed, once for each kill. */
+/** The attempts whose shim was killed, once for each kill. */
 export type KilledAttempts = Record<Part, string[]>;
 
 /** Retries, because a worker has no job at some moments. */
@@ -26,14 +26,15 @@ const TRIES = 20;
 const AGAIN_MS = 100;
 
 /**
- * One recorder or shim, if there is any. The running server handles the consequences for its attempt.
+ * One shim, if there is any. The running server handles the consequences for its attempt.
  *
- * A recorder is not killed together with the engine or the worker, because nothing else would know how its container ended.
+ * The shim of a container is not killed together with the engine or the worker, because nothing else would know how its
+ * container ended.
  */
 export function partVictim(part: Part, { name, dataDir }: OneServer, hit: KilledAttempts): Victim {
   return {
     name: `a ${part} of ${name}`,
-    ...(part === 'recorder' && { of: [ENGINE, name] }),
+    ...(part === 'containerShim' && { of: [ENGINE, name] }),
     async kill() {
       for (let tries = 0; tries < TRIES; tries++) {
         const found = await findParts(part, dataDir);
@@ -46,7 +47,7 @@ export function partVictim(part: Part, { name, dataDir }: OneServer, hit: Killed
   };
 }
 
-/** A worker with all its recorders and shims, as when an init system kills a whole service. */
+/** A worker with all its shims, as when an init system kills a whole service. */
 export function wholeWorkerVictim(
   server: OneServer,
   start: () => Promise<void>,

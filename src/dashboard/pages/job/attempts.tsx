@@ -21,7 +21,7 @@ export function AttemptTimeline({ job }: { job: JobData }) {
               {attempt.outcome === null
                 ? describeState(attempt)
                 : ` ${OUTCOME_LABELS[attempt.outcome]}`}
-              {attempt.exitCode !== null && ` with ${attempt.exitCode}`}
+              {attempt.exitCode !== null && ` with exit code ${attempt.exitCode}`}
             </p>
             <p className="text-dim">
               {attempt.startedAt ? (
