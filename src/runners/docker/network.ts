@@ -1,7 +1,7 @@
 /**
  * The network of containers. In the mode `internet` a container starts without a network. Loam sets firewall rules in its
  * network namespace from outside, and then the engine connects it to a bridge. Only then does the start barrier open
- * (`start-barrier.ts`), so an image whose `/bin/sh` does not wait at the barrier reaches nothing. For the modes `none` and
+ * (`../container/wrapper.ts`), so an image whose `/bin/sh` does not wait at the barrier reaches nothing. For the modes `none` and
  * `host` the container gets the engine's network of that name.
  */
 import { stat } from 'node:fs/promises';
