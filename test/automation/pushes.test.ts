@@ -2,6 +2,7 @@
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { eventually } from '../support/eventually.ts';
 import { Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 
@@ -54,6 +55,14 @@ test('a push of many refs says how many of them start jobs', async () => {
   const { code, stderr } = await workspace.try('many', 'push', 'origin', ...branches);
   expect(code).toBe(0);
   expect(stderr).toContain('Jobs start for 20 of the 30 refs only');
+  await eventually(async () => {
+    const { rows } = await app.pool.query('select from run_triggers');
+    expect(rows).toEqual([]);
+  });
+  const { rows: runs } = await app.pool.query(
+    `select ref from runs where repository_id = (select id from repositories where name = 'many')`,
+  );
+  expect(runs).toHaveLength(20);
   // Of more refs, not all are searched for the file.
   const tip = await workspace.git('many', 'rev-parse', 'HEAD');
   const refs = Array.from({ length: 1_001 }, (_, i) => `${tip} refs/heads/c${i}\n`);

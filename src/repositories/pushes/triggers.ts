@@ -59,10 +59,11 @@ export async function findTriggers(
   );
   const withFile = refs.filter(({ after }) => found.has(after));
   const starting = withFile.slice(0, MAX_RUNS);
-  const chosen = new Set(starting.map(({ after }) => after));
+  const startingRefs = new Set(starting.map(({ ref }) => ref));
+  const startingTips = [...new Set(starting.map(({ after }) => after))];
   const files = await readPushedFiles(
     quarantined,
-    [...chosen].flatMap((tip) => found.get(tip) ?? []),
+    startingTips.flatMap((tip) => found.get(tip) ?? []),
     maxBytes,
   );
   // Pushes by jobs start no jobs, which could push again.
@@ -71,7 +72,7 @@ export async function findTriggers(
   const mayCreateJobs =
     by.credential.kind !== 'deploy' && !isByJob && can(by, 'job.create', target);
   const triggers = refs.flatMap(({ ref, before, after }): PushTrigger[] => {
-    const message = chosen.has(after) ? files.get(after)?.message : undefined;
+    const message = startingRefs.has(ref) ? files.get(after)?.message : undefined;
     const startsRun = message !== undefined && !isByJob && !SKIP.test(message);
     const changesSchedules = ref === defaultRef && (found.has(after) || found.has(before));
     return startsRun || changesSchedules ? [{ ref, before, after, startsRun, mayCreateJobs }] : [];
