@@ -32,6 +32,7 @@ import type { Urls } from './base/urls.ts';
 import type { Cluster } from './cluster/cluster.ts';
 import { openCluster } from './cluster/cluster.ts';
 import { openMembers } from './cluster/members.ts';
+import type { PendingOperation } from './git/disk/disk.ts';
 import type { Git } from './git/git.ts';
 import { openGit } from './git/git.ts';
 import { checkVersion } from './git/processes/run.ts';
@@ -236,15 +237,19 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   const firstLink =
     firstToken && (await issueSignInLink({ db }, config.admin.username, services.urls.base)).url;
 
+  let unfinished: PendingOperation[] = [];
   await startAll(cleanup, [
     () => services.usage,
     () => services.rechecks,
     () => git,
-    () => recoverRepositories(services).then(() => null),
+    async () => {
+      unfinished = await recoverRepositories(services);
+      return null;
+    },
     () => initializeCursor(services).then(() => null),
     () => startAnswering(services, limits, port, serveAgents(services, runner)),
     () => serveSsh(services, ssh, port),
-    () => takeOverFromDeadServers(services, process.session),
+    () => takeOverFromDeadServers(services, process.session, unfinished),
     () => startTriggerLoop(services),
     () => startClock(services),
     () =>

@@ -1,10 +1,12 @@
 /**
  * Finishes or undoes the pending operations of a killed server. The server itself does this at its next start, or
  * another server that shares the repositories does it as soon as it finds the server dead. Failures do not stop a
- * start, because a push is retried in the background, and other operations are retried at the next start.
+ * start: the loop that takes over from dead servers retries them. A push that the recorder has is retried by the
+ * recorder.
  */
 
 import { dataFolderLock } from '../base/advisory-locks.ts';
+import { Backoff } from '../base/backoff.ts';
 import type { Logger } from '../base/log.ts';
 import type { Cluster } from '../cluster/cluster.ts';
 import type { PendingOperation } from '../git/disk/disk.ts';
@@ -21,9 +23,12 @@ import type { PushNote } from './pushes/rows.ts';
 
 type Deps = { db: Db; git: Git; log: Logger; pushes: PushRecorder; cluster: Cluster };
 
-/** The cost depends on the number of interrupted operations, not on the number of repositories. */
-export async function recoverRepositories(services: Deps): Promise<void> {
-  await finishAll(services, await services.git.disk.pendingOperations());
+/**
+ * The cost depends on the number of interrupted operations, not on the number of repositories.
+ * @returns the operations that failed, for `takeOverFromDeadServers`
+ */
+export async function recoverRepositories(services: Deps): Promise<PendingOperation[]> {
+  return finishAll(services, await services.git.disk.pendingOperations());
 }
 
 /** Maintenance task: deletes abandoned folders, including those whose earlier removal was interrupted. */
@@ -40,9 +45,19 @@ const RETRY_MS = 2_000;
 /** Poll interval while the set of servers does not change. */
 const IDLE_MS = 60_000;
 
-/** Takes over the unfinished operations of dead servers, until disposed. */
-export function takeOverFromDeadServers(services: Deps, session: Session): AsyncDisposable {
+/**
+ * Takes over the unfinished operations of dead servers, until disposed.
+ * @param failed operations of this server that `recoverRepositories` could not finish, which are retried
+ */
+export function takeOverFromDeadServers(
+  services: Deps,
+  session: Pick<Session, 'runAlone'>,
+  failed: readonly PendingOperation[],
+): AsyncDisposable {
   const { members } = services.cluster;
+  const backoff = new Backoff({ firstMs: RETRY_MS, longestMs: IDLE_MS });
+  /** Operations of this server. No other server has them, and only one step runs at a time, so each is finished once. */
+  let unfinished = [...failed];
   let hasMore = false;
 
   /** @returns whether dead servers still have unfinished operations */
@@ -52,18 +67,23 @@ export function takeOverFromDeadServers(services: Deps, session: Session): Async
     for (const server of await disk.serversWithPendingOperations()) {
       if (isServing(server)) continue;
       // The other server cannot start while this session holds its lock.
-      const taken = await session.runAlone(dataFolderLock(server), () =>
-        disk.takeOverOperations(server),
-      );
-      if (taken) await finishAll(services, taken);
+      await session.runAlone(dataFolderLock(server), async () => {
+        for await (const operation of disk.takeOverOperations(server)) unfinished.push(operation);
+      });
     }
     return (await disk.serversWithPendingOperations()).some((server) => !isServing(server));
+  }
+
+  function retryMs(): number {
+    if (unfinished.length === 0) backoff.reset();
+    const pauseMs = unfinished.length > 0 ? backoff.next() : IDLE_MS;
+    return hasMore ? Math.min(RETRY_MS, pauseMs) : pauseMs;
   }
 
   return startLoop(
     {
       name: 'Taking over the operations of dead servers',
-      every: () => (hasMore ? RETRY_MS : IDLE_MS),
+      every: retryMs,
       async *wakes(signal, everyMs) {
         for (; !signal.aborted; await members.waitForChange(everyMs(), signal)) yield;
       },
@@ -71,7 +91,11 @@ export function takeOverFromDeadServers(services: Deps, session: Session): Async
       log: services.log,
     },
     async () => {
-      hasMore = await takeOverAll();
+      try {
+        hasMore = await takeOverAll();
+      } finally {
+        unfinished = await finishAll(services, unfinished);
+      }
     },
   );
 }
@@ -82,7 +106,9 @@ export function takeOverFromDeadServers(services: Deps, session: Session): Async
  */
 const ORPHANED_GIT_MS = 10_000;
 
-async function finishAll(services: Deps, all: PendingOperation[]): Promise<void> {
+/** @returns the operations of the repositories that failed */
+async function finishAll(services: Deps, all: PendingOperation[]): Promise<PendingOperation[]> {
+  const failed: PendingOperation[] = [];
   const byRepository = Map.groupBy(all, ({ id }) => id);
   for (const [id, operations] of byRepository) {
     try {
@@ -92,14 +118,17 @@ async function finishAll(services: Deps, all: PendingOperation[]): Promise<void>
         'finished the interrupted operations of a repository',
       );
     } catch (error) {
+      failed.push(...operations);
       services.log.error(
         { err: error, repository: id },
-        'could not finish the interrupted operations of a repository',
+        'could not finish the interrupted operations of a repository; retrying',
       );
     }
   }
+  return failed;
 }
 
+/** @throws if a step fails that can be repeated. Steps that are retried elsewhere come last and do not throw. */
 async function finish(services: Deps, id: string, operations: PendingOperation[]): Promise<void> {
   const { db, git, log } = services;
   const row = await db.repository.findUnique({ where: { id }, select: { id: true } });
@@ -110,15 +139,9 @@ async function finish(services: Deps, id: string, operations: PendingOperation[]
     : [[], operations];
   if (others.some(isDefaultBranch)) await syncHead(services, id);
   const hasQuarantines = row !== null && others.some(isReceiving);
-  // In the background, because a different server may have the repository and may be slow to respond.
-  if (hasQuarantines)
-    git.tasks.background(async () => {
-      await removeQuarantines(services, id);
-      for (const operation of others) await operation.finish();
-    });
-  else for (const operation of others) await operation.finish();
-  pushes.sort((a, b) => (a.data.at < b.data.at ? -1 : 1));
+  if (!hasQuarantines) for (const operation of others) await operation.finish();
   if (!row) return;
+  pushes.sort((a, b) => (a.data.at < b.data.at ? -1 : 1));
   const dir = git.disk.pathOf(id);
   // If a git process moved a ref after the refs were read, nothing would record its push.
   if (pushes.length > 0 && !(await git.locks.waitForWriters(dir, ORPHANED_GIT_MS)))
@@ -127,11 +150,19 @@ async function finish(services: Deps, id: string, operations: PendingOperation[]
       'a git process of a dead server is still running and may move refs without a record',
     );
   await git.locks.removeAll(dir);
-  if (pushes.length === 0) return;
-  const refs = pushes.flatMap(({ data }) => data.commands.map(({ ref }) => ref));
-  await removeTruncatedRefs(dir, refs);
-  await syncRefs(dir, refs);
-  await services.pushes.recover(id, pushes);
+  if (pushes.length > 0) {
+    const refs = pushes.flatMap(({ data }) => data.commands.map(({ ref }) => ref));
+    await removeTruncatedRefs(dir, refs);
+    await syncRefs(dir, refs);
+  }
+  // In the background, because a different server may have the repository and may be slow to respond.
+  if (hasQuarantines)
+    git.tasks.background(async () => {
+      await removeQuarantines(services, id);
+      for (const operation of others) await operation.finish();
+    });
+  // The recorder logs the error of the first try, and retries.
+  if (pushes.length > 0) await services.pushes.recover(id, pushes).catch(() => {});
 }
 
 function isDefaultBranch({ data }: PendingOperation): boolean {

@@ -2,7 +2,7 @@
 import { execFileSync } from 'node:child_process';
 import { hash, randomBytes } from 'node:crypto';
 import { once } from 'node:events';
-import { chmod, mkdtemp, readdir, readFile, writeFile } from 'node:fs/promises';
+import { chmod, mkdir, mkdtemp, readdir, readFile, writeFile } from 'node:fs/promises';
 import { request } from 'node:http';
 import { join } from 'node:path';
 import { buffer } from 'node:stream/consumers';
@@ -11,8 +11,9 @@ import pg from 'pg';
 import { afterAll, beforeAll, expect, onTestFinished, test, vi } from 'vitest';
 import { FLUSH, pktLine } from '../../src/git/transport/pkt-line.ts';
 import type { Account } from '../../src/identity/permissions.ts';
+import { PushRecorder } from '../../src/repositories/pushes/recorder.ts';
 import { createPushRules } from '../../src/repositories/pushes/rules.ts';
-import { recoverRepositories } from '../../src/repositories/recovery.ts';
+import { recoverRepositories, takeOverFromDeadServers } from '../../src/repositories/recovery.ts';
 import { eventually } from '../support/eventually.ts';
 import { remote, Workspace } from '../support/git.ts';
 import { type Answer, type Client, startApp, type TestApp } from '../support/harness.ts';
@@ -554,6 +555,114 @@ test('a push is rejected when the permission cannot be rechecked, for example wi
       expect.stringContaining('Try again'),
     ],
   });
+});
+
+test('a secret is not allowed by a push that is rejected after its checks', async () => {
+  const id = await createWithClone('not-allowed');
+  await ada.gql(
+    `mutation ($input: UpdateRepositoryInput!) { updateRepository(input: $input) { repository { id } } }`,
+    { input: { id, secretScanning: true } },
+  );
+  // Does not look like a secret in this file.
+  const key = ['AKIA', 'Z7Q3M2X5K6W4T2PA'].join('');
+  const after = await workspace.commit('not-allowed', { 'a.env': `KEY=${key}\n` });
+  const { services } = app.app;
+  const quarantine = join(workspace.path, 'not-allowed/.git/objects');
+  const commands = [{ ref: 'refs/heads/new', before: NONE, after }];
+  const { id: userId, namespace } = await services.db.user.findFirstOrThrow({
+    where: { username: 'ada' },
+    select: { id: true, namespace: { select: { id: true, name: true } } },
+  });
+  const by = {
+    ...{ kind: 'account', userId, username: 'ada', namespace, operator: false, roles: new Map() },
+    credential: { kind: 'token', id: 'pat_x', name: 'x' },
+    ...{ scopes: null, namespaces: null, repositories: null },
+  };
+  const judge = async (...options: string[]) => {
+    const rules = await createPushRules(services, {
+      repositoryId: id,
+      by: by as unknown as Account,
+      requestId: 'the-request',
+      right: {
+        waitForFreshCheck: async () => {
+          if (options.length > 0) throw new Error('revoked');
+        },
+      },
+    });
+    const push = { commands, quarantine, options };
+    return JSON.stringify(await rules.judge(push, new AbortController().signal));
+  };
+  const rejection = await judge();
+  expect(rejection).toContain('Secret scanning rejected the push');
+  const [, finding] = rejection.match(/finding (\w{10})\)/) ?? [];
+  expect(await judge(`secret.allow=${finding}`)).toContain('could not be checked');
+  expect(await services.db.allowedSecret.count({ where: { repositoryId: id } })).toBe(0);
+});
+
+test('a push of a dead server is recorded although the first try to take it over fails', async () => {
+  const id = await createWithClone('taken-over');
+  const earlier = await pushEvents(id);
+  const { services } = app.app;
+  const before = await workspace.git('taken-over', 'rev-parse', 'HEAD');
+  const after = await workspace.commit('taken-over', { 'b.txt': 'b' });
+  const local = join(workspace.path, 'taken-over');
+  execFileSync('git', ['-C', local, 'push', '-q', services.git.disk.pathOf(id), 'HEAD:main']);
+  let tries = 0;
+  const repository = {
+    async findUnique(query: object) {
+      tries++;
+      if (tries === 1) throw new Error('the connection broke');
+      return services.db.repository.findUnique(query as never);
+    },
+  };
+  const folder = join(app.config.dataDir, 'repositories/begun/dead-server');
+  await mkdir(folder, { recursive: true });
+  const note = pushNote([{ ref: 'refs/heads/main', before, after }]);
+  await writeFile(join(folder, `${id}.note`), JSON.stringify(note));
+  await using _ = takeOverFromDeadServers(
+    { ...services, db: { repository } as unknown as typeof services.db },
+    { runAlone: (_, work) => work(new AbortController().signal) },
+    [],
+  );
+  await eventually(async () =>
+    expect(await pushEvents(id)).toEqual([...earlier, `refs/heads/main ${after}`]),
+  );
+  await eventually(async () => expect(await services.git.disk.pendingOperations()).toEqual([]));
+  expect(tries).toBe(2);
+});
+
+test('a push that arrives during the last try before a stop fails instead of waiting forever', async () => {
+  const id = await createWithClone('stopping');
+  const { services } = app.app;
+  const before = await workspace.git('stopping', 'rev-parse', 'HEAD');
+  const [after, last] = ['b', 'c'].map((digit) => digit.repeat(40)) as [string, string];
+  const stopping = new AbortController();
+  const tasks = { background: (work: (signal: AbortSignal) => unknown) => work(stopping.signal) };
+  const operationOf = (from: string, to: string) => ({
+    id,
+    data: pushNote([{ ref: 'refs/heads/main', before: from, after: to }]),
+    finish: async () => {},
+  });
+  let late: Promise<void> | undefined;
+  const pool = {
+    query(statement: pg.QueryConfig) {
+      late ??= recorder.record(operationOf(after, last), null);
+      stopping.abort();
+      return services.pool.query(statement);
+    },
+  };
+  const recorder = new PushRecorder({
+    log: services.log,
+    git: { ...services.git, tasks } as unknown as typeof services.git,
+    pool: pool as pg.Pool,
+  });
+  // Another push seems to have moved the ref on, so this one stays undecided.
+  await workspace.commit('stopping', { 'b.txt': 'b' });
+  const local = join(workspace.path, 'stopping');
+  execFileSync('git', ['-C', local, 'push', '-q', services.git.disk.pathOf(id), 'HEAD:main']);
+  await recorder.recover(id, [operationOf(before, after)]);
+  await expect(late).rejects.toThrow('stopping');
+  expect(recorder.waiting).toBe(0);
 });
 
 test('a failed record is retried while the server runs, and writes one event', async () => {

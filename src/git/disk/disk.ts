@@ -154,24 +154,24 @@ export class Disk {
   }
 
   /**
-   * Transfers the pending operations of a dead server to this server. Pushes are transferred immediately, because
-   * recording a push or removing its files twice does no harm. Other operations are transferred when they are so old
-   * that no server can be working on them.
+   * Transfers the pending operations of a dead server to this server, one by one: an operation that was yielded belongs
+   * to this server, even if the next one fails. Pushes are transferred immediately, because recording a push or removing
+   * its files twice does no harm. Other operations are transferred when they are so old that no server can be working on
+   * them.
    */
-  async takeOverOperations(server: string): Promise<PendingOperation[]> {
+  async *takeOverOperations(server: string): AsyncGenerator<PendingOperation> {
     const folder = join(this.#root, 'begun', server);
-    const operations: PendingOperation[] = [];
     for (const name of await readdir(folder)) {
-      const { data } = await this.#read(join(folder, name));
+      const { id, data } = await this.#read(join(folder, name));
       const { kind } = (data ?? {}) as { kind?: unknown };
       const isPush = kind === 'push' || kind === 'receiving';
       if (!isPush && !(await isAbandoned(join(folder, name)))) continue;
-      await rename(join(folder, name), join(this.#operations, name));
-      operations.push(await this.#read(join(this.#operations, name)));
+      const file = join(this.#operations, name);
+      await rename(join(folder, name), file);
+      yield { id, data, finish: () => removeNote(file) };
     }
     // Succeeds only if the folder is empty. A server that comes back creates its folder again.
     await rmdir(folder).catch(() => {});
-    return operations;
   }
 
   /**

@@ -26,8 +26,11 @@ export type ObjectScanner = {
   /** @returns whether the scanner has seen enough to reject the push */
   inspect(object: NewObject): Promise<boolean>;
   /** Called after all objects, or after `inspect` returned true. */
-  verdict(): Promise<Verdict>;
+  verdict(): Promise<ScanVerdict>;
 };
+
+/** `store`: to call when all checks have accepted the push, before the push takes effect. */
+export type ScanVerdict = Verdict & { store?: () => Promise<void> };
 
 /** The reasons are shown to the pusher, one per line. */
 export function reject(...reasons: string[]): Verdict {

@@ -139,6 +139,12 @@ export class PushRecorder {
         await this.#pause(queue, retryMs, stopping);
       }
     }
+    if (queue.entries.length > 0) {
+      // Pushes that arrived during the last try would otherwise wait forever, and the stop of the server for them.
+      const error = new Error('the server is stopping; the next start records the push');
+      for (const { recorded } of queue.entries) recorded.reject(error);
+      queue.nextTry.reject(error);
+    }
     this.#queues.delete(id);
   }
 

@@ -31,7 +31,7 @@ import type { DiskSpace } from '../../platform/storage/disk-space.ts';
 import type { LargeFiles } from '../lfs/store/store.ts';
 import { findSnapshotProblem } from '../snapshots.ts';
 import { checkBranches, checkRequiredJobs } from './branches.ts';
-import { reject } from './incoming-push.ts';
+import { reject, type ScanVerdict } from './incoming-push.ts';
 import { checkLocks } from './locks.ts';
 import type { PushRecorder } from './recorder.ts';
 import type { PushNote } from './rows.ts';
@@ -89,7 +89,7 @@ export async function createPushRules(
     limit: packLimit(services, namespaceStorage),
     async judge(push, signal) {
       try {
-        const { verdict, triggers } = await checkPush(services, {
+        const { verdict, triggers, store } = await checkPush(services, {
           id,
           by,
           push,
@@ -102,7 +102,8 @@ export async function createPushRules(
         );
         const at = new Date().toISOString();
         const { commands } = push;
-        if (verdict.accepted)
+        if (verdict.accepted) {
+          await store?.();
           operation = await git.disk.beginOperation(id, {
             kind: 'push',
             event,
@@ -113,6 +114,7 @@ export async function createPushRules(
             ...(effect && { effect }),
             at,
           });
+        }
         return verdict;
       } catch (error) {
         if (error instanceof AppError && error.status < 500) return reject(error.message);
@@ -170,8 +172,8 @@ type CheckInput = {
   reservation: PushReservation;
 };
 
-/** `triggers`: empty for a rejected push. */
-type CheckedPush = { verdict: Verdict; triggers: PushTrigger[] };
+/** `triggers`: empty for a rejected push. `store`: to call before the push takes effect. */
+type CheckedPush = { verdict: Verdict; triggers: PushTrigger[]; store?: ScanVerdict['store'] };
 
 function rejected(...reasons: string[]): CheckedPush {
   return { verdict: reject(...reasons), triggers: [] };
@@ -219,7 +221,7 @@ async function checkPush(
     ]);
     if (!scanned.accepted) return { verdict: scanned, triggers: [] };
     const allNotes = [...(scanned.notes ?? []), ...notes];
-    return { verdict: { accepted: true, notes: allNotes }, triggers };
+    return { verdict: { accepted: true, notes: allNotes }, triggers, store: scanned.store };
   } catch (error) {
     if (!timeout.aborted) throw error;
     return rejected(

@@ -7,10 +7,14 @@ import {
   readNewObjects,
 } from '../../git/objects/new-objects.ts';
 import { POINTER_BYTES, type Pointer, parsePointer } from '../../git/objects/pointer.ts';
-import type { Verdict } from '../../git/transport/hooks.ts';
 import type { Db } from '../../platform/database/client.ts';
 import type { LargeFiles } from '../lfs/store/store.ts';
-import { type IncomingPush, type ObjectScanner, reject } from './incoming-push.ts';
+import {
+  type IncomingPush,
+  type ObjectScanner,
+  reject,
+  type ScanVerdict,
+} from './incoming-push.ts';
 import type { FindingIds } from './secret-scanning/find.ts';
 import { createSecretScanner } from './secret-scanning/scanner.ts';
 
@@ -28,7 +32,7 @@ export async function scanNewObjects(
   services: Deps,
   incoming: IncomingPush,
   { includeSecrets }: { includeSecrets: boolean },
-): Promise<Verdict> {
+): Promise<ScanVerdict> {
   const pointers = createPointerScanner(services, incoming);
   if (includeSecrets) return scan(incoming, [pointers, createSecretScanner(services, incoming)]);
   const { quarantined } = incoming;
@@ -42,14 +46,11 @@ export async function scanNewObjects(
   }
 }
 
-/**
- * The first scanner that rejects decides. The scanners after it get no `verdict` call, so the secret scanner does not
- * store the `secret.allow` options of a rejected push.
- */
+/** The first scanner that rejects decides. */
 async function scan(
   { quarantined }: Pick<IncomingPush, 'quarantined'>,
   scanners: readonly [ObjectScanner, ...ObjectScanner[]],
-): Promise<Verdict> {
+): Promise<ScanVerdict> {
   const filters = scanners.map(({ filter }) => filter);
   const combined: ObjectFilter = {
     types: [...new Set(filters.flatMap(({ types }) => types))],
@@ -66,12 +67,17 @@ async function scan(
     }
   }
   const notes: string[] = [];
+  const stores: (() => Promise<void>)[] = [];
   for (const scanner of scanners) {
     const verdict = await scanner.verdict();
     if (!verdict.accepted) return verdict;
     notes.push(...(verdict.notes ?? []));
+    if (verdict.store) stores.push(verdict.store);
   }
-  return { accepted: true, notes };
+  const store = async () => {
+    for (const storeOne of stores) await storeOne();
+  };
+  return { accepted: true, notes, store };
 }
 
 const MAX_FILES_IN_MESSAGE = 5;

@@ -17,7 +17,7 @@ const ALLOW = 'secret.allow=';
 
 type Deps = { db: Db; findingIds: FindingIds; git: Git };
 
-/** If no scanner rejects the push, the findings that the pusher newly allows are stored with an audit entry. */
+/** When the push is accepted, `store` stores the findings that the pusher newly allows, with an audit entry. */
 export function createSecretScanner(services: Deps, incoming: IncomingPush): ObjectScanner {
   const { repository, commands, tips, options, quarantined } = incoming;
   const allowedIds = new Set(
@@ -59,11 +59,11 @@ export function createSecretScanner(services: Deps, incoming: IncomingPush): Obj
       await scan.inspectRefs(createdRefs.map(({ ref }) => ref));
       const findings = await scan.findings();
       if (findings.length > 0) return rejectFindings(findings);
-      if (newlyAllowed.size > 0) await storeAllowed(services, incoming, [...newlyAllowed.values()]);
       const notes = [...allowedIds]
         .filter((id) => !newlyAllowed.has(id))
         .map((id) => `${ALLOW}${id} had no effect: this push has no new finding with that id.`);
-      return { accepted: true, notes };
+      const store = () => storeAllowed(services, incoming, [...newlyAllowed.values()]);
+      return { accepted: true, notes, ...(newlyAllowed.size > 0 && { store }) };
     },
   };
 }
