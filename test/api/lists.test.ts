@@ -1,6 +1,6 @@
 /** Lists in every order, with every filter, at every position: pages equal a plain sort, totals equal a count. */
-import type pg from 'pg';
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import pg from 'pg';
+import { afterAll, beforeAll, expect, onTestFinished, test, vi } from 'vitest';
 import { withConnection } from '../../src/platform/database/client.ts';
 import { isRolledBackByConflict } from '../../src/platform/database/outage.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
@@ -139,6 +139,60 @@ async function sliced({ table, sort, order, filter, value }: Asked) {
     after = namespace.list.pageInfo.endCursor;
   }
 }
+
+/** The statements that the server sends from now on, until the test ends. */
+function recordStatements(): { name?: string; text: string }[] {
+  const statements: { name?: string; text: string }[] = [];
+  const { query } = pg.Client.prototype;
+  const spy = vi.spyOn(pg.Client.prototype, 'query').mockImplementation(function (
+    this: pg.Client,
+    ...args: unknown[]
+  ) {
+    const [statement] = args as [string | { name?: string; text: string }];
+    statements.push(typeof statement === 'string' ? { text: statement } : statement);
+    return (query as (...all: unknown[]) => void).apply(this, args);
+  });
+  onTestFinished(() => spy.mockRestore());
+  return statements;
+}
+
+test('an empty page costs one statement, and knows whether its namespace exists', async () => {
+  await app.user('empty');
+  const statements = recordStatements();
+  const { body } = await stranger.get('/auth/v1/repository/empty');
+  expect([body.data, body.pagination.total]).toEqual([[], 0]);
+  const beyond = await member.get('/auth/v1/repository/empty?page=3');
+  expect([beyond.body.data, beyond.body.pagination.total]).toEqual([[], 0]);
+  expect((await member.get('/auth/v1/repository/no-such-namespace')).status).toBe(404);
+  expect(statements.filter(({ text }) => text.includes('repeatable read'))).toEqual([]);
+});
+
+test('few statements are named, whatever sizes of pages clients request', async () => {
+  const statements = recordStatements();
+  for (let size = 1; size <= 100; size++)
+    for (const page of [1, 2]) {
+      const { body } = await member.get(`/auth/v1/repository/member?per_page=${size}&page=${page}`);
+      expect(body.data).toHaveLength(size);
+    }
+  const pages = statements.filter(
+    ({ text }) => text.includes('from repositories r') && text.includes('cross join lateral'),
+  );
+  expect(pages).toHaveLength(200);
+  expect(new Set(pages.map(({ name }) => name)).size).toBe(4);
+});
+
+test('a page past the end of a list is empty although the stored total is larger', async () => {
+  const add = `insert into list_counts (namespace_id, list, value, started, completed, n)
+    select namespace_id, list, value, started, completed, $1 from list_counts where list = 'repositories' and namespace_id =
+      (select id from namespaces where name = 'member') limit 1`;
+  await app.pool.query(add, [20_000]);
+  try {
+    const { body } = await member.get('/auth/v1/repository/member?per_page=100&page=60');
+    expect(body.data).toEqual([]);
+  } finally {
+    await app.pool.query(add, [-20_000]);
+  }
+});
 
 test('totals are exact after concurrent changes, and after rollbacks', async () => {
   const spaces = ['a', 'b'];

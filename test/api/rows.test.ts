@@ -100,6 +100,35 @@ test.each([
   }
 });
 
+test('statements with other additional columns are other statements', async () => {
+  const read = async (columns: object) =>
+    (await namespaceRows.statement({ id: true }, columns, 'order by r.id').read(app.pool, []))[0];
+  expect(await read({})).not.toHaveProperty('name');
+  expect(await read({ name: true })).toHaveProperty('name');
+});
+
+test('forms of a select that would be compiled to a wrong statement are refused', async () => {
+  const { namespace } = collaboratorColumns;
+  const withMembers = (range: object) => ({
+    namespace: { select: { ...namespace.select, members: { select: { role: true }, ...range } } },
+  });
+  const read = (range: object) =>
+    repositoryRows
+      .statement(withMembers(range), {}, `where r.name = 'one'`)
+      .read(app.pool, []) as Promise<unknown[]>;
+  expect(await read({ where: { role: { in: [] } } })).toMatchObject([
+    { namespace: { members: [] } },
+  ]);
+  for (const range of [
+    { where: { role: { not: 'read' } } },
+    { where: { role: 'read' } },
+    { where: { role: { in: ['read'], not: 'admin' } } },
+    { orderBy: { role: { sort: 'asc', nulls: 'last' } } },
+    { orderBy: [{ role: 'asc' }] },
+  ])
+    expect(() => read(range), JSON.stringify(range)).toThrow('cannot be selected');
+});
+
 test('a new job is returned with the rows that were inserted with it', async () => {
   const { createJob } = await app.admin.gql(
     `mutation ($input: CreateJobInput!) { createJob(input: $input) { job { labels { key value } needs { name } } } }`,

@@ -11,8 +11,9 @@ import type { Config } from '../../base/config/config.ts';
 import { newId } from '../../base/ids.ts';
 import { addAuditToStatement, type ChangeBy } from '../../identity/audit.ts';
 import { toColumnName } from '../../platform/database/keyset.ts';
-import { queryRowArrays, type RowColumns, statementNameFor } from '../../platform/database/rows.ts';
+import { queryRowArrays, type RowColumns } from '../../platform/database/rows.ts';
 import {
+  createStatementNamer,
   createStatementParts,
   type Queryable,
   runStatement,
@@ -31,6 +32,8 @@ import type { SecretBox } from '../record/secret-box.ts';
 import { addFirstStatuses } from '../record/state.ts';
 import { linkInputs } from './inputs.ts';
 import { type ArrayRequest, arrayJobName, type Need, neededJobMissing } from './needs.ts';
+
+const nameOf = createStatementNamer('insert.', 300);
 
 /** The columns of a new job that are written. */
 type JobData = Omit<
@@ -350,7 +353,7 @@ async function insertEntry(
   const reading = `${text}, notified as (${notify})
     select ${output.columns.sql}, (select count(*) from notified)
     from r join namespaces n on n.id = r.namespace_id where r.id = ${parameter(firstId, 'text')}`;
-  const query = { name: statementNameFor(reading), text: reading };
+  const query = { name: nameOf(reading), text: reading };
   const [found = []] = await queryRowArrays(output.tx, query, values);
   return inserted.map((one, at) => (at === 0 ? { ...one, row: output.columns.toRow(found) } : one));
 }

@@ -28,10 +28,14 @@ import {
   replaceNode,
   toOffset,
 } from './paging.ts';
-import { queryRowArrays, type RowReader, statementNameFor } from './rows.ts';
-import type { Queryable } from './statement.ts';
+import { queryRowArrays, type RowReader } from './rows.ts';
+import { createStatementNamer, type Queryable } from './statement.ts';
 
 const { sql, join, raw } = Prisma;
+
+const nameOf = createStatementNamer('page.', 300);
+/** Limits in the text of statements: so many rows are read, and the page has the first of them. */
+const READ_SIZES = [21, 51, 101];
 
 /** A column that divides the table into parts. Conditions can refer to its value as `<alias>.id`. */
 export type TablePart = { alias: string; column: string; type: string; values: readonly string[] };
@@ -100,9 +104,8 @@ export async function readNumberedPage<Row>(
   });
   if (skip <= MAX_SKIPPED_ROWS && !query.isFiltered && query.counted) {
     const found = await readRows(pool, rows, sorting, { after: null, skip, take }, { name }, query);
-    const [first] = found.rows;
-    // An empty page tells neither the total nor whether the namespace exists.
-    if (first) return toPage(first.namespaceId, Number(found.total), found.rows);
+    const { namespaceId, total } = found;
+    return namespaceId === null ? null : toPage(namespaceId, Number(total), found.rows);
   }
   return inPoolTransaction(pool, async (client) => {
     // Total and page are of one snapshot, so that they agree.
@@ -114,6 +117,8 @@ export async function readNumberedPage<Row>(
     const counts = await countNamespace(client, sorting, id, query);
     if (skip >= counts.total) return toPage(id, counts.total, []);
     const after = skip === 0 ? null : await seek(client, sorting, skip - 1, counts, id, query);
+    // The list is shorter than its stored total.
+    if (skip > 0 && !after) return toPage(id, counts.total, []);
     const uncounted = { ...query, isFiltered: true, counted: null };
     const page = await readRows(client, rows, sorting, { after, skip: 0, take }, [id], uncounted);
     return toPage(id, counts.total, page.rows);
@@ -121,9 +126,12 @@ export async function readNumberedPage<Row>(
 }
 
 /** A row as `node`, beside the columns of its cursor under their names. */
-type FoundRow = Record<string, unknown> & { node: object; namespaceId: string };
+type FoundRow = Record<string, unknown> & { node: object };
 
-/** Reads the `take` rows that follow the first `skip` rows after a position; `total` is null if it is not stored, or without rows. */
+/**
+ * Reads the `take` rows that follow the first `skip` rows after a position. `total` is null if it is not stored, and without
+ * rows if the namespaces are ids. `namespaceId` is null for ids, and if no namespace has the name.
+ */
 async function readRows(
   on: Queryable,
   rows: RowReader,
@@ -131,13 +139,14 @@ async function readRows(
   { after, skip, take }: { after: Position | null; skip: number; take: number },
   namespaces: Namespaces,
   { from, parts = [], join: joined = Prisma.empty, where, ...query }: ListQuery,
-): Promise<{ rows: FoundRow[]; total: number | null }> {
+): Promise<{ rows: FoundRow[]; total: number | null; namespaceId: string | null }> {
   const page = buildPageSql(sorting, after);
   const cursorColumns = page.columns
     .map((name) => `r.${toColumnName(name)} as "${name}"`)
     .join(', ');
-  // A constant is planned for, but the text of a statement that is kept must not depend on the page.
-  const limit = skip > 0 ? sql`${skip + take}` : raw(String(take));
+  // A constant is planned for, but a statement is kept for each text, so clients may not choose many constants.
+  const size = READ_SIZES.find((readSize) => readSize >= take) ?? take;
+  const limit = skip > 0 ? sql`${skip + take}` : raw(String(size));
   const branches = page.branches.map(
     ({ where: afterCursor, orderBy }) => sql`
       (select ${raw(cursorColumns)} from ${raw(from)} r ${joined}
@@ -147,28 +156,33 @@ async function readRows(
   const total = query.counted && buildTotalSql(query.counted, namespaceIdsSql(namespaces));
   const columns = rows.columns(query.select);
   // Whole rows are read only for the page, by their ids.
+  const pageRows = sql`(select p.* from ${sources(namespaces, parts)} cross join lateral (${join(branches, ' union all ')}) p
+        order by ${page.orderRead} limit ${take} ${skip > 0 ? sql`offset ${skip}` : Prisma.empty}) p
+      join (${raw(rows.from)}) on r.id = p.id`;
+  const isByName = 'name' in namespaces;
+  // An empty page of a named namespace has one row without values, which tells the total, and that the namespace exists.
   const { text, values } = sql`
     select ${raw(page.columns.map((name) => `p."${name}"`).join(', '))},
-        ${total ? sql`(select t.total from (${total}) t)` : sql`null`}, n.id, ${raw(columns.sql)}
-      from (select p.* from ${sources(namespaces, parts)} cross join lateral (${join(branches, ' union all ')}) p
-        order by ${page.orderRead} limit ${raw(String(take))} ${skip > 0 ? sql`offset ${skip}` : Prisma.empty}) p
-      join (${raw(rows.from)}) on r.id = p.id
+        ${total ? sql`(select t.total from (${total}) t)` : sql`null`}, ${raw(isByName ? 'named.id' : 'null')}, ${raw(columns.sql)}
+      from ${isByName ? sql`${namedNamespace(namespaces.name)} named left join (${pageRows}) on true` : pageRows}
       order by ${page.orderRead}`;
-  const isOnePart = !Array.isArray(namespaces) || namespaces.length === 1;
+  const isOnePart = isByName || namespaces.length === 1;
   const isReusable =
     !query.isFiltered && isOnePart && parts.every((part) => part.values.length === 1);
-  const name = isReusable ? statementNameFor(text) : undefined;
+  const name = isReusable ? nameOf(text) : undefined;
   const found = await queryRowArrays(on, { name, text }, values);
   const width = page.columns.length;
-  const foundRows = found.map((row) => {
-    // The columns of the statement: cursor, total, namespace, row.
-    const node = columns.toRow(row.slice(width + 2));
-    const foundRow: FoundRow = { node, namespaceId: row[width + 1] as string };
-    for (const [i, column] of page.columns.entries()) foundRow[column] = row[i];
-    return foundRow;
-  });
+  // The columns of the statement: cursor, which ends with an id, total, namespace, row.
+  const foundRows = found
+    .filter((row) => row[width - 1] !== null)
+    .map((row) => {
+      const foundRow: FoundRow = { node: columns.toRow(row.slice(width + 2)) };
+      for (const [i, column] of page.columns.entries()) foundRow[column] = row[i];
+      return foundRow;
+    });
   const stored = found[0]?.[width] ?? null;
-  return { rows: foundRows, total: stored === null ? null : Number(stored) };
+  const namespaceId = (found[0]?.[width + 1] ?? null) as string | null;
+  return { rows: foundRows, total: stored === null ? null : Number(stored), namespaceId };
 }
 
 /** Counts the rows of the whole list. */
@@ -257,9 +271,13 @@ function isInPart(parts: readonly TablePart[]): Prisma.Sql {
 function sources(namespaces: Namespaces, parts: readonly TablePart[]): Prisma.Sql {
   const source =
     'name' in namespaces
-      ? sql`(select id from namespaces where name = ${namespaces.name}) n`
+      ? sql`${namedNamespace(namespaces.name)} n`
       : partSource({ alias: 'n', type: 'text', values: namespaces });
   return join([source, ...parts.map(partSource)], ' cross join ');
+}
+
+function namedNamespace(name: string): Prisma.Sql {
+  return sql`(select id from namespaces where name = ${name})`;
 }
 
 function namespaceIdsSql(namespaces: Namespaces): Prisma.Sql {

@@ -35,7 +35,7 @@ export type RowReader = {
   /** Columns for a hand-written statement in which the row is `r`. */
   columns(select: object): RowColumns;
   /**
-   * @param columns additional columns, which must be the same in all calls with the same `ending`
+   * @param columns additional columns
    * @param ending SQL after `from`. It must not contain user input, because each text is prepared and kept
    */
   statement(select: object, columns: object, ending: string): RowStatement;
@@ -53,25 +53,26 @@ export function createRowReader(source: RowSource): RowReader {
   return { from: source.from, columns: (select) => columns(select, {}, ''), statement };
 }
 
-/** Caches the results of `make` by `select` and `ending`. */
+/** Caches the results of `make` by its arguments. */
 function cacheBySelect<T>(make: (select: object, columns: object, ending: string) => T) {
   /** A stored operation always passes the same `select` object, so its text need not be built for a lookup. */
   const bySelect = new WeakMap<object, Map<string, T>>();
   const byText = new LRUCache<string, { made: T }>({ max: MAX_STATEMENTS });
   return (select: object, columns: object, ending: string): T => {
-    const endings = bySelect.get(select) ?? new Map<string, T>();
-    const cached = endings.get(ending);
+    const cache = bySelect.get(select) ?? new Map<string, T>();
+    const key = `${JSON.stringify(columns)} ${ending}`;
+    const cached = cache.get(key);
     if (cached !== undefined) return cached;
-    const text = `${JSON.stringify(select)} ${ending}`;
+    const text = `${JSON.stringify(select)} ${key}`;
     const { made } = byText.get(text) ?? { made: make(select, columns, ending) };
     byText.set(text, { made });
-    bySelect.set(select, endings.set(ending, made));
+    bySelect.set(select, cache.set(key, made));
     return made;
   };
 }
 
 function prepare(columns: RowColumns, text: string): RowStatement {
-  const name = statementNameFor(text);
+  const name = nameOf(text);
   return {
     async read(queryable, values) {
       return (await queryRowArrays(queryable, { name, text }, values)).map(columns.toRow);
@@ -89,8 +90,7 @@ export async function queryRowArrays(
   return (await queryable.query(query)).rows as unknown[][];
 }
 
-/** Names of statements whose columns clients select. */
-export const statementNameFor = createStatementNamer('rows.', MAX_STATEMENTS);
+const nameOf = createStatementNamer('rows.', MAX_STATEMENTS);
 
 /** Key under which a row stores the `select` it was read with, so that nothing is read twice. */
 export const SELECTED: unique symbol = Symbol('select');
@@ -193,17 +193,29 @@ function compileRange(
       ? `${inner}.id = ${alias}.${toColumnName(key)}`
       : `${inner}.${toColumnName(foreignKeyOf(relation))} = ${alias}.id`,
   ];
-  for (const [name, condition] of Object.entries(where))
-    conditions.push(`${inner}.${toColumnName(name)} ${compileCondition(condition)}`);
-  const order = Object.entries(orderBy).map(([name, to]) => `${inner}.${toColumnName(name)} ${to}`);
+  for (const [name, condition] of Object.entries(where)) {
+    const conditionSql = compileCondition(`${inner}.${toColumnName(name)}`, condition);
+    if (conditionSql === null) throw unsupported(model, relation.name);
+    conditions.push(conditionSql);
+  }
+  const order = Object.entries(orderBy).map(([name, to]) => {
+    if (to !== 'asc' && to !== 'desc') throw unsupported(model, relation.name);
+    return `${inner}.${toColumnName(name)} ${to}`;
+  });
   const orderSql = order.length > 0 ? ` order by ${order.join(', ')}` : '';
   return `from ${table} ${inner} where ${conditions.join(' and ')}${orderSql}`;
 }
 
-function compileCondition(condition: null | { in: string[] }): string {
-  return condition === null
-    ? 'is null'
-    : `in (${condition.in.map((value) => pg.escapeLiteral(value)).join(', ')})`;
+/** @returns null for a condition other than `null` and `{ in: texts }` */
+function compileCondition(column: string, condition: unknown): string | null {
+  if (condition === null) return `${column} is null`;
+  if (typeof condition !== 'object') return null;
+  const { in: values, ...rest } = condition as { in?: unknown };
+  const isSupported = Array.isArray(values) && values.every((value) => typeof value === 'string');
+  if (!isSupported || Object.keys(rest).length > 0) return null;
+  // SQL has no empty list.
+  if (values.length === 0) return 'false';
+  return `${column} in (${values.map((value) => pg.escapeLiteral(value)).join(', ')})`;
 }
 
 function compileColumn({ name, type, isList }: DataField, alias: string): Field {
