@@ -122,7 +122,12 @@ async function openSide(name: string, root: string): Promise<Opened> {
   const bench = cleanup.use(await openBench(env, { root }));
   const account = cleanup.use(await openAccount(name, bench.server.child.pid as number));
   let id = '';
-  for (let i = 0; i < REPOSITORIES; i++) id = await bench.create(`repository-${i}`);
+  for (let i = 0; i < REPOSITORIES; i++) {
+    const { createRepository } = await bench.graphql(
+      `mutation { createRepository(input: {namespace: "admin", name: "repository-${i}"}) { repository { id } } }`,
+    );
+    id = createRepository.repository.id;
+  }
   const url = bench.server.base;
   await bench.graphql(
     `mutation { createOrganization(input: { name: "${HOOKED}", plan: UNLIMITED }) { namespace { id } } }`,

@@ -34,8 +34,8 @@ import { createStatementNamer, type Queryable } from './statement.ts';
 const { sql, join, raw } = Prisma;
 
 const nameOf = createStatementNamer('page.', 300);
-/** Limits in the text of statements: so many rows are read, and the page has the first of them. */
-const READ_SIZES = [21, 51, 101];
+/** The usual sizes of pages by number and by cursor, which read one row more. The text of a statement has its size. */
+const NAMED_SIZES = [20, 21, 30, 31, 50, 51, 100, 101];
 
 /** A column that divides the table into parts. Conditions can refer to its value as `<alias>.id`. */
 export type TablePart = { alias: string; column: string; type: string; values: readonly string[] };
@@ -144,9 +144,9 @@ async function readRows(
   const cursorColumns = page.columns
     .map((name) => `r.${toColumnName(name)} as "${name}"`)
     .join(', ');
-  // A constant is planned for, but a statement is kept for each text, so clients may not choose many constants.
-  const size = READ_SIZES.find((readSize) => readSize >= take) ?? take;
-  const limit = skip > 0 ? sql`${skip + take}` : raw(String(size));
+  // A constant is planned for: with a parameter, a page of 20 took a sixth more CPU. A page far from the start has one all the same,
+  // because the text of a statement that is kept must not depend on it.
+  const limit = skip > 0 ? sql`${skip + take}` : raw(String(take));
   const branches = page.branches.map(
     ({ where: afterCursor, orderBy }) => sql`
       (select ${raw(cursorColumns)} from ${raw(from)} r ${joined}
@@ -157,7 +157,7 @@ async function readRows(
   const columns = rows.columns(query.select);
   // Whole rows are read only for the page, by their ids.
   const pageRows = sql`(select p.* from ${sources(namespaces, parts)} cross join lateral (${join(branches, ' union all ')}) p
-        order by ${page.orderRead} limit ${take} ${skip > 0 ? sql`offset ${skip}` : Prisma.empty}) p
+        order by ${page.orderRead} limit ${raw(String(take))} ${skip > 0 ? sql`offset ${skip}` : Prisma.empty}) p
       join (${raw(rows.from)}) on r.id = p.id`;
   const isByName = 'name' in namespaces;
   // An empty page of a named namespace has one row without values, which tells the total, and that the namespace exists.
@@ -167,8 +167,12 @@ async function readRows(
       from ${isByName ? sql`${namedNamespace(namespaces.name)} named left join (${pageRows}) on true` : pageRows}
       order by ${page.orderRead}`;
   const isOnePart = isByName || namespaces.length === 1;
+  // A statement is kept for each text, so clients may not choose many.
   const isReusable =
-    !query.isFiltered && isOnePart && parts.every((part) => part.values.length === 1);
+    NAMED_SIZES.includes(take) &&
+    !query.isFiltered &&
+    isOnePart &&
+    parts.every((part) => part.values.length === 1);
   const name = isReusable ? nameOf(text) : undefined;
   const found = await queryRowArrays(on, { name, text }, values);
   const width = page.columns.length;
