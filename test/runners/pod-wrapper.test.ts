@@ -8,7 +8,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { beforeEach, describe, expect, onTestFinished, test } from 'vitest';
-import { buildWrapper, SHARED } from '../../src/runners/container/wrapper.ts';
+import { SHARED } from '../../src/runners/container/shared-folder.ts';
+import { buildWrapper } from '../../src/runners/container/wrapper.ts';
 import { eventually } from '../support/eventually.ts';
 import { needs } from '../support/needs.ts';
 
@@ -24,7 +25,7 @@ async function wrap(shell: readonly string[]) {
   });
   const exited = once(child, 'exit').then(([code]) => code as number | null);
   const fileOf = (name: string) => join(dir, name);
-  execFileSync('mkfifo', ['-m', '600', ...SHARED.fifos.map(fileOf)]);
+  execFileSync('mkfifo', ['-m', '600', ...[...SHARED.outputs, SHARED.control].map(fileOf)]);
   const lines = { out: [] as string[], err: [] as string[], end: [] as string[] };
   const names = ['out', 'err', 'end'] as const;
   const open = names.map((name) => {

@@ -28,7 +28,7 @@ type Row = Record<string, unknown> & { [SELECTED]?: object };
 type RowAccess = {
   /** Whether the field returns the property of its name. */
   isProperty?: boolean;
-  /** Whether the field depends on Pothos's query plan. Others find their data in the row, however the row was read. */
+  /** Whether the field needs the columns that Pothos selects for the operation. Other fields work with any row that has their columns. */
   needsPlan?: boolean;
 };
 

@@ -14,7 +14,8 @@ import {
 } from 'node:fs';
 import { join } from 'node:path';
 import type { ImageProgram } from '../../base/config/slurm.ts';
-import { buildStartScript, SHARED, SHARED_DIR } from '../container/wrapper.ts';
+import { SHARED, SHARED_DIR } from '../container/shared-folder.ts';
+import { buildStartScript } from '../container/wrapper.ts';
 import { averageLoad, listGpus } from '../gpus.ts';
 import {
   BASE_ENV,
@@ -211,7 +212,7 @@ export function createContainerLauncher(dir: string): Launcher {
     // By the container's own limit.
     isMemoryEnforced: true,
     prepare() {
-      createFifos(dir, SHARED.fifos, '666');
+      createFifos(dir, [...SHARED.outputs, SHARED.control], '666');
       reports = receiveReports(fileOf(SHARED.end));
       return reports.ready;
     },

@@ -17,24 +17,10 @@
 import { environmentScript } from '../process/launch.ts';
 import { quoteForShell } from '../process/namespace.ts';
 import { MOUNTS } from '../runner.ts';
+import { SHARED, SHARED_DIR } from './shared-folder.ts';
 
 /** Searched before the job's own PATH, in which the programs of the script may be missing. */
 export const DEFAULT_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
-
-/** Names in the shared folder. */
-export const SHARED = {
-  /** Created in this order. The job's user must be able to open them for reading and writing. */
-  fifos: ['out', 'err', 'end', 'control'],
-  end: 'end',
-  control: 'control',
-  /** The result of `buildStartScript`. It appears complete, by rename, and begins the command. */
-  start: 'start',
-  /** The folder of the provided files. */
-  files: 'files',
-} as const;
-
-/** The shared folder in the container. The job cannot change it, but can open the FIFOs. */
-export const SHARED_DIR = '/.loam';
 
 /** The shell gives up after this time without a FIFO or the file `start`, with 255, as if an engine had ended the container. */
 export const MAX_WAIT_S = 3_600;

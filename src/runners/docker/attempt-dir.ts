@@ -16,6 +16,7 @@ import { chownSync, existsSync, renameSync, writeFileSync } from 'node:fs';
 import { chmod, mkdir, open, readFile, rename, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
+import { SHARED } from '../container/shared-folder.ts';
 import { type AttemptSpec, MOUNTS } from '../runner.ts';
 import { changeOwner } from '../supervisor/ownership.ts';
 import { writeProvidedFiles } from '../supervisor/provided-files.ts';
@@ -79,18 +80,14 @@ export function sharedDir(attemptDir: string): string {
   return join(attemptDir, 'shared');
 }
 
-/** Names of `../container/wrapper.ts`, which the shim does not import, to stay small. */
-const FIFOS = ['out', 'err', 'end'];
-const START = 'start';
-
 /** Creates the script of the command, which begins when the script is renamed, and FIFOs that the job's user can open. */
 export async function createSharedFiles(
   attemptDir: string,
   script: string,
   { uid, gid }: Owner,
 ): Promise<void> {
-  const start = join(sharedDir(attemptDir), `${START}.new`);
-  const fifos = FIFOS.map((name) => join(sharedDir(attemptDir), name));
+  const start = join(sharedDir(attemptDir), `${SHARED.start}.new`);
+  const fifos = SHARED.outputs.map((name) => join(sharedDir(attemptDir), name));
   writeFileSync(start, script, { mode: 0o400 });
   await promisify(execFile)('mkfifo', ['-m', '600', ...fifos]);
   if (process.getuid?.() === 0) for (const path of [start, ...fifos]) chownSync(path, uid, gid);
@@ -100,18 +97,18 @@ export async function createSharedFiles(
 export async function beginWithoutShim(attemptDir: string): Promise<void> {
   if (hasCommandBegun(attemptDir)) return;
   const dir = sharedDir(attemptDir);
-  for (const name of FIFOS) await rm(join(dir, name), { force: true });
+  for (const name of SHARED.outputs) await rm(join(dir, name), { force: true });
   beginCommand(attemptDir);
 }
 
 /** The shell of the container waits for the script. */
 export function beginCommand(attemptDir: string): void {
-  const start = join(sharedDir(attemptDir), START);
+  const start = join(sharedDir(attemptDir), SHARED.start);
   if (!hasCommandBegun(attemptDir)) renameSync(`${start}.new`, start);
 }
 
 export function hasCommandBegun(attemptDir: string): boolean {
-  return existsSync(join(sharedDir(attemptDir), START));
+  return existsSync(join(sharedDir(attemptDir), SHARED.start));
 }
 
 /** The folder of the provided files. */

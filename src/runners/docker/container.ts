@@ -4,7 +4,8 @@
  */
 import { posix } from 'node:path';
 import type Docker from 'dockerode';
-import { buildEngineWrapper, SHARED_DIR } from '../container/wrapper.ts';
+import { SHARED_DIR } from '../container/shared-folder.ts';
+import { buildEngineWrapper } from '../container/wrapper.ts';
 import { buildGpuVariables } from '../gpus.ts';
 import { type AttemptSpec, FILES_DIR, MOUNTS, RunnerFault } from '../runner.ts';
 import type { JobLimits } from '../supervisor/limits.ts';

@@ -7,7 +7,7 @@ import { once } from 'node:events';
 import { PassThrough } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { pack } from 'tar-stream';
-import { SHARED, SHARED_DIR } from '../container/wrapper.ts';
+import { SHARED, SHARED_DIR } from '../container/shared-folder.ts';
 import { type AttemptSpec, FILES_DIR, MOUNTS } from '../runner.ts';
 import type { Owner } from './attempt-dir.ts';
 import type { Engine } from './engine.ts';

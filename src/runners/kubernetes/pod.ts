@@ -10,7 +10,8 @@ import type { V1Pod, V1Secret, V1Volume, V1VolumeMount } from '@kubernetes/clien
 import type { KubernetesConfig } from '../../base/config/kubernetes.ts';
 import { buildBootstrap } from '../agent/bootstrap.ts';
 import type { Submission } from '../agent/engine.ts';
-import { buildWrapper, SHARED_DIR } from '../container/wrapper.ts';
+import { SHARED_DIR } from '../container/shared-folder.ts';
+import { buildWrapper } from '../container/wrapper.ts';
 import { MOUNTS, WORKING_DIR } from '../runner.ts';
 
 export const JOB_CONTAINER = 'job';
