@@ -28,6 +28,8 @@ const PREFIXES = {
   var: null,
   run: 'Run',
   sch: 'Schedule',
+  wtk: null,
+  mch: null,
 } as const;
 
 type Prefix = keyof typeof PREFIXES;

@@ -76,6 +76,15 @@ export const AUDIT_ACTIONS = {
   'budget.delete': 'The budget of a namespace was deleted.',
   'budget.cancel_jobs':
     'The server cancelled jobs because the budget of their namespace was reached.',
+  'worker_token.create': 'A token with which machines join was created.',
+  'worker_token.delete':
+    'A worker token was revoked, and the machines that had joined with it were removed.',
+  'machine.join': 'A machine joined with a worker token.',
+  'machine.drain': 'A machine was asked to take no more jobs.',
+  'machine.resume': 'A machine that was drained takes jobs again.',
+  'machine.remove': 'A machine was removed.',
+  'machine.silent': 'The server recorded that a machine does not report.',
+  'machine.online': 'A silent machine reports again.',
   'webhook.create': 'A webhook was created; each of its namespaces has the entry.',
   'webhook.update': 'A webhook was changed; each of its namespaces has the entry.',
   'webhook.delete': 'A webhook was deleted; each of its namespaces has the entry.',

@@ -76,8 +76,8 @@ export function toTakenError(error: unknown, message: string, field = 'name'): u
 }
 
 /*
- * Secrets. A token is `loam_pat_`, 40 base62 characters, and their CRC32 in 6 characters, so that secret scanners
- * recognize it. Only its SHA-256 is stored.
+ * Secrets. A token is a prefix such as `loam_pat_`, 40 base62 characters, and their CRC32 in 6 characters, so that secret
+ * scanners recognize it. Only its SHA-256 is stored.
  */
 
 const BASE62 = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz';
@@ -90,9 +90,9 @@ export function randomSecret(): string {
   return Array.from({ length: 40 }, () => BASE62[randomInt(BASE62.length)]).join('');
 }
 
-export function newToken(): string {
+export function newToken(prefix = TOKEN_PREFIX): string {
   const secret = randomSecret();
-  return TOKEN_PREFIX + secret + checksum(secret);
+  return prefix + secret + checksum(secret);
 }
 
 export function hashSecret(secret: string): Uint8Array<ArrayBuffer> {

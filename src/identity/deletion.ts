@@ -90,6 +90,8 @@ async function deleteNamespace(tx: Db, namespace: { id: string; name: string }):
   await demandEmpty(tx, namespace);
   await tx.member.deleteMany({ where: { namespaceId: id } });
   await tx.apiKey.deleteMany({ where: { namespaceId: id } });
+  // With the machines that joined with them.
+  await tx.workerToken.deleteMany({ where: { namespaceId: id } });
   await tx.storedValue.deleteMany({ where: { namespaceId: id } });
   await removeFromWebhooks(tx, id);
   const data = { name: id, userId: null, deletedAt: new Date() };

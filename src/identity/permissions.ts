@@ -71,6 +71,8 @@ const ACTIONS = {
   'usage.read': { role: 'read', scope: 'job:read', what: 'see what jobs used' },
   'usage.readByUser': { role: 'admin', scope: 'job:read', what: 'see what each user used' },
   'budget.administer': { role: 'admin', scope: null, what: 'change budgets' },
+  'machine.read': { role: 'read', scope: null, what: 'see machines' },
+  'machine.administer': { role: 'admin', scope: null, what: 'manage machines' },
   'webhook.administer': { role: 'admin', scope: 'webhook:admin', what: 'manage webhooks' },
   'namespace.read': { role: 'read', scope: 'repo:read', what: 'see the members and the plan' },
   'namespace.administer': { role: 'admin', scope: null, what: 'manage members and API keys' },

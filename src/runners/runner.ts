@@ -29,6 +29,8 @@ export type Machine = {
   maxJobs?: number;
   /** The regions whose jobs the machine runs; unset: all. */
   regions?: readonly string[];
+  /** Set for a machine that joined by a worker token. */
+  joined?: true;
 };
 
 /** The kinds of attempts that the runner supervises. */

@@ -183,6 +183,14 @@ describe('every mutation leaves one entry, and a refused mutation leaves none', 
       'device.approve',
       'budget.cancel_jobs',
       'retention.remove',
+      'worker_token.create',
+      'worker_token.delete',
+      'machine.drain',
+      'machine.resume',
+      'machine.remove',
+      'machine.join',
+      'machine.silent',
+      'machine.online',
     ];
     expect(known.sort()).toEqual([...new Set([...Object.values(ACTION_OF), ...others])].sort());
   });

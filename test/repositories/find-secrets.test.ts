@@ -18,6 +18,8 @@ const CAPS = 'Z7Q3M2X5K6W4T2PAB7D2F4H6J3L5N7Q2S4U6W3Y5A7C2E4G6I3K5M7O2Q4S6U3W5';
 const SAMPLES: Record<string, string> = {
   'a token of a Loam job': live('loam_job', '_', `${WORD}${WORD}${WORD}`.slice(0, 90)),
   'a Loam access token': live('loam', '_pat_', WORD.slice(0, 46)),
+  'a Loam worker token': live('loam_worker', '_', WORD.slice(0, 46)),
+  'a secret of a Loam machine': live('loam_machine', '_', WORD.slice(0, 46)),
   'an AWS access key id': live('AKIA', CAPS.slice(0, 16)),
   'an AWS secret access key': live(
     'aws_secret_access_key = ',

@@ -21,6 +21,8 @@ export type Topic =
   /** Due deliveries of all webhooks, or all changes of the deliveries of one webhook. */
   | 'deliveries'
   | `webhook:${string}`
+  /** The machines that have joined. */
+  | 'machines'
   /** The list of servers. */
   | 'servers'
   /** The database connection was restored. */

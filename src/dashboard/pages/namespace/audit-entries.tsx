@@ -42,6 +42,12 @@ const PHRASES: Record<Action, string> = {
   LARGE_FILE_DELETE: 'deleted large file of',
   LARGE_FILE_LOCK: 'locked large file of',
   LARGE_FILE_UNLOCK: 'unlocked large file of',
+  MACHINE_DRAIN: 'drained machine',
+  MACHINE_JOIN: 'admitted machine',
+  MACHINE_ONLINE: 'heard again from machine',
+  MACHINE_REMOVE: 'removed machine',
+  MACHINE_RESUME: 'resumed machine',
+  MACHINE_SILENT: 'lost contact with machine',
   MEMBER_REMOVE: 'removed member',
   MEMBER_SET: 'set role of',
   ORGANIZATION_CREATE: 'created organization',
@@ -81,6 +87,8 @@ const PHRASES: Record<Action, string> = {
   WEBHOOK_REDELIVER: 'redelivered from webhook',
   WEBHOOK_TEST: 'tested webhook',
   WEBHOOK_UPDATE: 'updated webhook',
+  WORKER_TOKEN_CREATE: 'created worker token',
+  WORKER_TOKEN_DELETE: 'revoked worker token',
 };
 
 const ACTIONS = Object.keys(PHRASES) as Action[];

@@ -76,6 +76,12 @@ const base64url = (length: number | string) => `([0-9A-Za-z_-]{${length}})(?![0-
 export const KINDS: readonly Kind[] = [
   { name: 'a token of a Loam job', hint: 'loam_job_', pattern: `loam_job_${alphanumeric(90)}` },
   { name: 'a Loam access token', hint: 'loam_pat_', pattern: `loam_pat_${alphanumeric(46)}` },
+  { name: 'a Loam worker token', hint: 'loam_worker_', pattern: `loam_worker_${alphanumeric(46)}` },
+  {
+    name: 'a secret of a Loam machine',
+    hint: 'loam_machine_',
+    pattern: `loam_machine_${alphanumeric(46)}`,
+  },
   {
     name: 'an AWS access key id',
     hint: 'A[KS]IA',
