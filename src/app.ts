@@ -31,6 +31,7 @@ import { createLog, type Logger } from './base/log.ts';
 import type { Urls } from './base/urls.ts';
 import type { Cluster } from './cluster/cluster.ts';
 import { openCluster } from './cluster/cluster.ts';
+import { forwardTo } from './cluster/forward.ts';
 import { openMembers } from './cluster/members.ts';
 import type { PendingOperation } from './git/disk/disk.ts';
 import type { Git } from './git/git.ts';
@@ -45,7 +46,7 @@ import { openRechecks } from './identity/rechecks.ts';
 import type { Issuer } from './identity/sign-in/issuers.ts';
 import { issueSignInLink } from './identity/sign-in/links.ts';
 import { TokenIssuer } from './identity/token-issuer.ts';
-import { isAttemptOpen } from './jobs/attempts/attempt-row.ts';
+import { findWorkerOf } from './jobs/attempts/attempt-row.ts';
 import { createCheckout, createRemoteCheckout } from './jobs/attempts/checkouts.ts';
 import { startWorker, type Worker } from './jobs/attempts/worker.ts';
 import { startBudgetLoop } from './jobs/costs/budget-loop.ts';
@@ -89,6 +90,7 @@ import { createFindingIds } from './repositories/pushes/secret-scanning/find.ts'
 import type { JobsFile } from './repositories/pushes/triggers.ts';
 import { recoverRepositories, takeOverFromDeadServers } from './repositories/recovery.ts';
 import { createAgentsRouter } from './runners/agent/http.ts';
+import { PROGRAM_PATH } from './runners/agent/program.ts';
 import { type OpenedRunner, openRunner } from './runners/open.ts';
 import type { Runner } from './runners/runner.ts';
 import { createConnector, readCaCertificates } from './webhooks/delivery/connector.ts';
@@ -290,15 +292,15 @@ async function startAnswering(
   services: Services,
   limits: RateLimits,
   port: Awaited<ReturnType<typeof takePort>>,
-  agents: ReturnType<typeof serveAgents>,
+  agents: AgentRoutes,
 ): Promise<AsyncDisposable> {
-  const { config, cluster, bus } = services;
-  port.setHandler(createHttpApp(services, limits, agents?.handler));
-  await cluster.members.join(config.internalUrl ?? toReachableUrl(port.address));
+  const { cluster, bus } = services;
+  port.setHandler(createHttpApp(services, limits, agents.handler));
+  await cluster.members.join(internalUrl(services, port));
   return {
     async [Symbol.asyncDispose]() {
       bus.close();
-      agents?.[Symbol.dispose]();
+      agents[Symbol.dispose]();
       await drain(port.server);
     },
   };
@@ -347,7 +349,7 @@ export async function createWorker(
   await prepareDataFolder(config.dataDir);
   const metrics = cleanup.use(createMetrics({ ...version, role: config.role }));
   let isReady = async () => false;
-  let agents: ReturnType<typeof serveAgents>;
+  let agents: AgentRoutes | undefined;
   const handler = createWorkerApp({ isReady: () => isReady(), agents: () => agents?.handler, log });
   const headersFor = async () => ({});
   const limits = overrides.connections;
@@ -361,8 +363,9 @@ export async function createWorker(
   const checkout = createRemoteCheckout(services);
 
   await startAll(cleanup, [
-    () => {
+    async () => {
       isReady = () => isDatabaseReachable(services.db);
+      await services.cluster.members.join(internalUrl(services, port));
       return {
         async [Symbol.asyncDispose]() {
           agents?.[Symbol.dispose]();
@@ -511,17 +514,23 @@ async function openConfiguredRunner(
   return cleanup.use(await openRunner({ config, hidden, agentUrl, worker, log }));
 }
 
-/** Routes for agents; undefined if this process drives no cluster. Disposed of before the server waits for open requests. */
+type AgentRoutes = Disposable & { handler: RequestHandler };
+
+/**
+ * Routes for agents. A process without clusters forwards all of their requests. Disposed of before the server waits for open
+ * requests.
+ */
 function serveAgents(
-  { pool, space }: Pick<ProcessServices, 'pool' | 'space'>,
+  services: Pick<ProcessServices, 'pool' | 'space' | 'cluster' | 'log'>,
   runner: (Runner & Pick<OpenedRunner, 'agents'>) | null,
-): (Disposable & { handler: RequestHandler }) | undefined {
-  if (!runner?.agents) return undefined;
+): AgentRoutes {
   const closing = new AbortController();
+  const own = runner?.agents ?? { findSession: async () => undefined, program: PROGRAM_PATH };
   const handler = createAgentsRouter({
-    ...runner.agents,
-    isOpen: (id) => isAttemptOpen({ pool }, id),
-    isDiskLow: () => space.low,
+    ...own,
+    findWorker: (attempt) => findWorkerOf(services, attempt),
+    forwardTo: (worker, req, res, signal) => forwardTo(services, worker, req, res, signal),
+    isDiskLow: () => services.space.low,
     closing: closing.signal,
   });
   return { handler, [Symbol.dispose]: () => closing.abort() };
@@ -544,6 +553,11 @@ function listFolders({ role, dataDir, repositoriesDir, storage }: Config): strin
     ...(role === 'work' ? [] : [repositoriesDir]),
     ...(storage.kind === 'folder' ? [storage.path] : []),
   ];
+}
+
+/** The address at which the other processes reach this one. */
+function internalUrl({ config }: ProcessServices, { address }: { address: string }): string {
+  return config.internalUrl ?? toReachableUrl(address);
 }
 
 /** Other machines cannot connect to an address such as 0.0.0.0, so it is replaced by the host name of this machine. */

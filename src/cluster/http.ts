@@ -18,7 +18,7 @@ import {
   serializeFailure,
 } from './calls.ts';
 import type { Cluster } from './cluster.ts';
-import { CLIENT_ADDRESS_HEADER, forwardSignatureParts } from './forward.ts';
+import { readForwardedAddress } from './forward.ts';
 import { isSigned, SIGNATURE_HEADER } from './signature.ts';
 import { findStreamProducer, HEAD_HEADER, STREAM_TYPE, STREAMS_PATH } from './streams.ts';
 
@@ -92,10 +92,8 @@ export function createCallsRouter(services: Deps): Router {
 /** Uses the client address that another server has signed. */
 export function acceptForwarded({ cluster }: { cluster: Cluster }): RequestHandler {
   return (req, _res, next) => {
-    const address = req.get(CLIENT_ADDRESS_HEADER);
-    if (address === undefined) return next();
-    const parts = forwardSignatureParts(req.method, req.originalUrl, address);
-    if (isSigned(cluster.key, req.headers[SIGNATURE_HEADER], parts)) {
+    const address = readForwardedAddress(cluster, req);
+    if (address !== undefined) {
       req.forwarded = true;
       Object.defineProperty(req, 'ip', { value: address });
     }

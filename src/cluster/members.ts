@@ -17,7 +17,7 @@ import type { Session } from '../platform/database/session.ts';
 import type { Bus } from '../platform/events/bus.ts';
 import { runLoop } from '../platform/loop.ts';
 
-/** A process that answers requests. */
+/** A process that answers requests of the other processes. */
 export type Member = {
   id: string;
   /** Base URL without a trailing slash. */
@@ -29,9 +29,11 @@ export type Member = {
 export type Members = AsyncDisposable & {
   /** Id of this process. */
   readonly id: string;
-  /** The processes that answer requests, by id; includes this process after `join`. */
+  /** The processes that have repositories, by id: not of the role `work`. Includes this process after `join`. */
   readonly serving: readonly Member[];
-  /** Makes the other processes send requests to `url`. Not for a process of the role `work`. */
+  /** A process of any role that is alive and has joined. */
+  find(id: string): Member | undefined;
+  /** Makes the other processes send requests to `url`. */
   join(url: string): Promise<void>;
   /** Makes the other processes stop sending requests to this process. Running requests may continue. */
   leave(): Promise<void>;
@@ -68,8 +70,8 @@ const HEARTBEAT = `
     values ($1, $2, $3, $4, $5, clock_timestamp())
     on conflict (id) do update set url = excluded.url, heartbeat_at = excluded.heartbeat_at
   )
-  select id, url from servers
-  where url is not null and id <> $1 and role <> 'work'
+  select id, url, role from servers
+  where url is not null and id <> $1
     and heartbeat_at > clock_timestamp() - make_interval(secs => ${DEAD_AFTER_S})
   order by id`;
 
@@ -91,7 +93,7 @@ export async function openMembers(options: Options): Promise<Members> {
   async function sendHeartbeat(): Promise<void> {
     const { repositories, storage } = shared;
     const row = [id, own?.baseUrl ?? null, role, repositories, storage];
-    const rows = await session.query<{ id: string; url: string }>(HEARTBEAT, row);
+    const rows = await session.query<{ id: string; url: string; role: Role }>(HEARTBEAT, row);
     const before = others;
     others = rows.map(
       (row) =>
@@ -105,7 +107,9 @@ export async function openMembers(options: Options): Promise<Members> {
   }
 
   function publish(): void {
-    serving = [...others, ...(own ? [own] : [])].sort((a, b) => (a.id < b.id ? -1 : 1));
+    serving = [...others, ...(own ? [own] : [])]
+      .filter((member) => member.role !== 'work')
+      .sort((a, b) => (a.id < b.id ? -1 : 1));
     for (const listener of listeners) listener();
   }
 
@@ -144,8 +148,10 @@ export async function openMembers(options: Options): Promise<Members> {
     get serving() {
       return serving;
     },
+    find: (processId) =>
+      [...others, ...(own ? [own] : [])].find((member) => member.id === processId),
     async join(url) {
-      own = createMember({ id, url });
+      own = createMember({ id, url, role });
       publish();
       if (isAlone) return;
       await sendHeartbeat();
@@ -164,11 +170,11 @@ export async function openMembers(options: Options): Promise<Members> {
   };
 }
 
-type LiveMember = Member & { gone: AbortController };
+type LiveMember = Member & { role: Role; gone: AbortController };
 
-function createMember({ id, url }: { id: string; url: string }): LiveMember {
+function createMember({ id, url, role }: { id: string; url: string; role: Role }): LiveMember {
   const gone = new AbortController();
-  return { id, baseUrl: url, goneSignal: gone.signal, gone };
+  return { id, baseUrl: url, role, goneSignal: gone.signal, gone };
 }
 
 /** Adds this process to the table without an address, because it does not answer requests yet. */

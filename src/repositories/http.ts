@@ -148,9 +148,7 @@ function forwardIfRemote(
 ): Promise<boolean> {
   if (req.forwarded) return Promise.resolve(false);
   allowLongBody(req);
-  const { originalUrl: url } = req;
-  const incoming = { req, url, address: req.ip ?? '', requestId: req.id };
-  return forward(services, id, incoming, res);
+  return forward(services, id, req, res);
 }
 
 function authorize(services: Deps, req: GitRequest, service: GitService): Promise<string> {

@@ -19,6 +19,7 @@ import { buffer } from 'node:stream/consumers';
 import { gzipSync } from 'node:zlib';
 import fc from 'fast-check';
 import { describe, expect, onTestFinished, test, vi } from 'vitest';
+import { busy } from '../../src/base/errors.ts';
 import { RunnerUnavailable } from '../../src/runners/runner.ts';
 import { tarHeader } from '../../src/runners/supervisor/tar-format.ts';
 import { type ForgedAttempt, framesOf, openForger } from '../support/agent-forger.ts';
@@ -103,8 +104,13 @@ describe('the requests of agents', () => {
     expect(made.logged).toEqual([]);
   });
 
-  test('an attempt of another server is answered with 503, so that its agent goes on', async () => {
-    await using made = await openForger({ isOpen: async () => true });
+  test('an attempt whose worker does not answer is answered with 503, so that its agent goes on', async () => {
+    await using made = await openForger({
+      findWorker: async () => 'srv_other',
+      forwardTo: async () => {
+        throw busy('It does not answer');
+      },
+    });
     const attempt = await made.begin();
     await made.runner.remove(attempt.handle);
     expect(await statusesOf(attempt)).toEqual(all(503));

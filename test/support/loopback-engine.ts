@@ -132,7 +132,8 @@ export class LoopbackEngine implements ClusterEngine {
 }
 
 const AGENT_SERVICES = {
-  isOpen: async (_attempt: string) => false,
+  findWorker: async (_attempt: string): Promise<string | null> => null,
+  forwardTo: async (_worker: string): Promise<void> => {},
   isDiskLow: () => false,
   closing: never,
 };

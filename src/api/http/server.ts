@@ -50,12 +50,8 @@ type Deps = ContextServices &
 /** Created once per process, because compiling the operations is slow and does not depend on the app. */
 const endpoints = createEndpoints(schema, routes);
 
-/** @param agents the routes for agents of clusters, if this server drives clusters */
-export function createHttpApp(
-  services: Deps,
-  limits: RateLimits,
-  agents?: RequestHandler,
-): Express {
+/** @param agents the routes for agents of clusters */
+export function createHttpApp(services: Deps, limits: RateLimits, agents: RequestHandler): Express {
   const app = express();
   app.disable('x-powered-by');
   // Files and REST responses have ETags of their own; hashing all other responses would cost time without use.
@@ -67,7 +63,7 @@ export function createHttpApp(
   app.use(measureRequests(services.metrics));
   if (services.config.tracing) app.use(traceRequests);
   // Before the log of requests, where each refusal with 503, which agents repeat every few seconds, would be an error.
-  if (agents) app.use(agents);
+  app.use(agents);
   app.use(requestLog(services.log));
   app.use(createCallsRouter(services));
   app.use(acceptForwarded(services));

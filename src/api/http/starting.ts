@@ -63,7 +63,7 @@ function asText(headers: Record<string, number>): Record<string, string> {
 /**
  * The handler of a process that only runs jobs: liveness and readiness, and requests of agents on clusters.
  * @param isReady whether the process can take jobs; false until the start is done
- * @param agents the routes for agents; undefined until the start is done, and without clusters
+ * @param agents the routes for agents; undefined until the start is done
  */
 export function createWorkerApp({
   isReady,

@@ -66,11 +66,11 @@ export type Config = {
   baseUrl?: string;
   /** Base URL of artifact downloads; unset: `{baseUrl}/artifacts`. */
   artifactUrl?: string;
-  /** Base URL at which the nodes of clusters reach this worker; unset: `internalUrl`, else `baseUrl`. */
+  /** Base URL at which the nodes of clusters reach any server; unset: `internalUrl`, else `baseUrl`. */
   agentUrl?: string;
   /** How long a job on a cluster continues while its node reaches no server. */
   agentLeaseMinutes: number;
-  /** Base URL for the other servers, without a trailing slash; unset: derived from the listening address. */
+  /** Base URL for the other processes, without a trailing slash; unset: derived from the listening address. */
   internalUrl?: string;
   dataDir: string;
   /** Folder of repositories. Several servers on one database must share it. */
@@ -169,12 +169,12 @@ export const VARIABLES = {
   ],
   LOAM_INTERNAL_URL: [
     '',
-    'base URL at which the other servers reach this one; unset: the listening address',
+    'base URL at which the other processes reach this one; unset: the listening address',
     kinds.httpOrigin,
   ],
   LOAM_AGENT_URL: [
     '',
-    'base URL at which the nodes of a cluster reach this process; unset: LOAM_INTERNAL_URL, else LOAM_BASE_URL, else the listening address',
+    'base URL at which the nodes of a cluster reach the servers; unset: LOAM_INTERNAL_URL, else LOAM_BASE_URL, else the listening address',
     kinds.httpOrigin,
   ],
   LOAM_AGENT_LEASE_MINUTES: [

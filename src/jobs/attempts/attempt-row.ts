@@ -143,13 +143,16 @@ export async function readAttempt(
   return { ...row, job: { ...job, ...counts, namespace } } as Attempt;
 }
 
-/** Whether the attempt exists and has not ended, on whichever worker. */
-export async function isAttemptOpen({ pool }: Pick<Deps, 'pool'>, id: string): Promise<boolean> {
-  const { rowCount } = await pool.query(
-    'select from job_attempts where id = $1 and ended_at is null',
-    [id],
+/** Reads the id of the worker of an attempt that has not ended. */
+export async function findWorkerOf(
+  { pool }: Pick<Deps, 'pool'>,
+  attemptId: string,
+): Promise<string | null> {
+  const { rows } = await pool.query<{ worker_id: string }>(
+    'select worker_id from job_attempts where id = $1 and ended_at is null',
+    [attemptId],
   );
-  return rowCount === 1;
+  return rows[0]?.worker_id ?? null;
 }
 
 /**

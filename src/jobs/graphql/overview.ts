@@ -110,8 +110,7 @@ const Server = builder.objectRef<ServerState>('Server').implement({
     }),
     url: t.exposeString('url', {
       nullable: true,
-      description:
-        'The address at which other servers reach this one; null if it serves no requests.',
+      description: 'The address at which other servers reach this one; null before it has started.',
     }),
     heartbeatAt: t.expose('heartbeatAt', {
       type: 'DateTime',

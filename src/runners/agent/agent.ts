@@ -3,8 +3,8 @@
  * process, and sends what it records to the worker over HTTP. What it could not send yet stays in its folder on the node, and
  * the job continues while no server answers, for the time of the lease at most.
  *
- * A small script that the engine starts on the node loads this program from the worker (`/agents/agent.mjs`, one file built by
- * `../../programs/build.ts`), so its version is always that of the worker.
+ * A small script that the engine starts on the node loads this program from the worker (`/agents/<attempt>/agent.mjs`, one file
+ * built by `../../programs/build.ts`), so its version is always that of the worker.
  */
 import { execFile } from 'node:child_process';
 import { randomBytes, randomUUID } from 'node:crypto';

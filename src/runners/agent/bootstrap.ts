@@ -51,7 +51,7 @@ ${leaveOutput === undefined ? '' : capture}async function load() {
   const until = Date.now() + ${LEASE_MS};
   for (let pause = 100, reason; ; pause = Math.min(2 * pause, 5000)) {
     try {
-      const response = await fetch(${JSON.stringify(`${url}/${AGENT_PROGRAM}`)}, { signal: AbortSignal.timeout(30000) });
+      const response = await fetch(${JSON.stringify(`${url}/${attempt}/${AGENT_PROGRAM}`)}, { signal: AbortSignal.timeout(30000) });
       if (response.ok) return await response.text();
       reason = response.status;
     } catch (error) {

@@ -12,7 +12,7 @@ export type Submission = {
   attempt: string;
   /** For people who look at the engine's own lists. */
   job: { id: string; name: string; namespace: string };
-  /** The program of the agent is at `${url}/agent.mjs`, its requests go to paths below `url`. */
+  /** The program of the agent is at `${url}/<attempt>/agent.mjs`, its requests go to paths below `url`. */
   agent: { url: string; token: string };
   /** Null: the command runs without an image of its own, where the engine supports that. */
   image: string | null;

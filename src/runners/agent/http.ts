@@ -5,6 +5,7 @@ import express, {
   type ErrorRequestHandler,
   type Request,
   type RequestHandler,
+  type Response,
   type Router,
 } from 'express';
 import { z } from 'zod';
@@ -93,7 +94,7 @@ const MAX_BODY_BYTES_OF_ATTEMPT = 2 * LOG_REQUEST_BYTES;
 const UNDISTURBED_MS = 10_000;
 
 type AttemptRequest = Request<{ attempt: string }>;
-type AttemptResponse = express.Response<unknown, { session: AgentSession }>;
+type AttemptResponse = Response<unknown, { session: AgentSession }>;
 type AttemptHandler = RequestHandler<
   { attempt: string },
   unknown,
@@ -105,44 +106,71 @@ type AttemptHandler = RequestHandler<
 /**
  * @param findSession over all clusters of this worker
  * @param program path of the agent's program
- * @param isOpen whether an attempt without a session here may belong to another worker
+ * @param findWorker id of the worker of an open attempt
+ * @param forwardTo forwards a request, of which no body was read, to the worker with this id. Throws AppError 503 if it cannot
  * @param isDiskLow whether this server keeps the rest of its disk for the database
  * @param closing aborts when the server stops, so that waiting requests are answered at once
  */
 export function createAgentsRouter({
   findSession,
   program,
-  isOpen,
+  findWorker,
+  forwardTo,
   isDiskLow,
   closing,
 }: {
   findSession: AgentRunner['findSession'];
   program: string;
-  isOpen(attempt: string): Promise<boolean>;
+  findWorker(attempt: string): Promise<string | null>;
+  forwardTo(worker: string, req: Request, res: Response, signal: AbortSignal): Promise<void>;
   isDiskLow(): boolean;
   closing: AbortSignal;
 }): Router {
   const router = express.Router({ mergeParams: true });
-  router.get(`/${AGENT_PROGRAM}`, (_req, res, next) => {
+  const sendProgram = async (res: Response) => {
     res.type('text/javascript');
-    pipeline(createReadStream(program), res).catch(next);
+    await pipeline(createReadStream(program), res);
+  };
+
+  /**
+   * The session, if this process has the attempt. Otherwise forwards the request to the worker that has it.
+   * @throws AppError 410 if the attempt is over; the agent then kills its command. 503 while no process answers; it tries again
+   */
+  async function findOrForward(
+    req: AttemptRequest,
+    res: AttemptResponse,
+  ): Promise<AgentSession | undefined> {
+    const { attempt } = req.params;
+    const isId = ATTEMPT_ID.test(attempt);
+    const session = isId ? await findSession(attempt) : undefined;
+    if (session) return session;
+    const worker = isId ? await findWorker(attempt) : null;
+    if (worker === null) throw new AppError('not_found', 'The attempt is over', { status: 410 });
+    allowLongBody(req);
+    await forwardTo(worker, req as Request, res, closing);
+    return undefined;
+  }
+
+  router.get(`/${AGENT_PROGRAM}`, (_req, res) => sendProgram(res));
+  // The version of the worker that has the attempt. The program is not secret.
+  router.get(`/:attempt/${AGENT_PROGRAM}`, async (req: AttemptRequest, res: AttemptResponse) => {
+    if (await findOrForward(req, res)) await sendProgram(res);
   });
 
   const openRequests = new WeakMap<AgentSession, number>();
 
-  /** Finds the session and checks the token. The other middleware runs later, so that nobody else's body is read. */
-  async function authenticate(req: AttemptRequest, res: AttemptResponse): Promise<AgentSession> {
+  /**
+   * Finds the session and checks the token. The other middleware runs later, so that nobody else's body is read.
+   * @returns undefined after the request was forwarded to the worker that has the attempt
+   */
+  async function authenticate(
+    req: AttemptRequest,
+    res: AttemptResponse,
+  ): Promise<AgentSession | undefined> {
     const [, token] = /^Bearer (\S+)$/i.exec(req.get('authorization') ?? '') ?? [];
     if (!token) throw unauthenticated();
-    const { attempt } = req.params;
-    const isId = ATTEMPT_ID.test(attempt);
-    const session = isId ? await findSession(attempt) : undefined;
-    if (!session) {
-      // The agent repeats a request that is answered with 503, and kills its command after 410.
-      if (isId && (await isOpen(attempt)))
-        throw busy('Another server has this attempt; see LOAM_AGENT_URL');
-      throw new AppError('not_found', 'The attempt is over', { status: 410 });
-    }
+    const session = await findOrForward(req, res);
+    if (!session) return undefined;
     session.checkToken(token);
     const count = openRequests.get(session) ?? 0;
     if (count >= MAX_OPEN_REQUESTS)
@@ -153,11 +181,11 @@ export function createAgentsRouter({
     return session;
   }
   const identified: AttemptHandler = async (req, res, next) => {
-    await authenticate(req, res);
-    next();
+    if (await authenticate(req, res)) next();
   };
   const claimed: AttemptHandler = async (req, res, next) => {
     const session = await authenticate(req, res);
+    if (!session) return;
     await session.checkClaim(req.get(NONCE_HEADER) ?? '');
     next();
   };

@@ -1,7 +1,8 @@
 /**
- * The requests of an agent to the worker that owns its attempt. All are idempotent, so the agent repeats each until it has an
- * answer. Paths are below `/agents/<attempt id>`:
+ * The requests of an agent to the worker that owns its attempt, through any server: a server forwards those of other workers.
+ * All are idempotent, so the agent repeats each until it has an answer. Paths are below `/agents/<attempt id>`:
  *
+ *   GET  agent.mjs → the program of the agent
  *   POST claim     {@link AgentClaim} → {@link AgentSpec}. The first agent gets the attempt, any other 409
  *   GET  checkout  → tar of the working directory, 204 if the job has no repository
  *   POST begin     → {@link AgentPermission} when the command may begin; 503 while no worker supervises the attempt
@@ -12,7 +13,7 @@
  *
  * `Authorization: Bearer <token of the attempt>`. After the claim, the header `Loam-Agent` has the nonce of the claim, which
  * refuses a second agent that has the same token, for example on a node that was silent and returned. 410: the attempt is over;
- * the agent then kills the job. 503: the agent tries again, for example because another server has the attempt.
+ * the agent then kills the job. 503: the agent tries again, for example while the worker restarts.
  */
 import type { AttemptExit, AttemptStart, WorkSpec } from '../supervisor/supervise.ts';
 

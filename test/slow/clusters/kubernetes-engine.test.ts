@@ -47,7 +47,7 @@ type Report = { attempt: string; token: string; node: string; words: string[] };
 async function serveAgent(command: string) {
   const reports: Report[] = [];
   const server = createServer(async (request, response) => {
-    if (request.url === '/agents/agent.mjs') return void response.end(agentProgram(command));
+    if (request.url?.endsWith('/agent.mjs')) return void response.end(agentProgram(command));
     const body = await request.toArray();
     reports.push(JSON.parse(Buffer.concat(body).toString()));
     response.end('ok');

@@ -49,7 +49,7 @@ type Received = { attempt: string; dir: string; command: string; environment: st
 async function serveAgent(program: string) {
   const received: Received[] = [];
   const server = createServer(async (request, response) => {
-    if (request.url === '/agents/agent.mjs') return void response.end(program);
+    if (request.url?.endsWith('/agent.mjs')) return void response.end(program);
     const body = await request.toArray();
     received.push(JSON.parse(Buffer.concat(body).toString()));
     response.end('ok');

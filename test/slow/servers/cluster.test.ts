@@ -13,7 +13,7 @@ import type { App } from '../../../src/app.ts';
 import { newId } from '../../../src/base/ids.ts';
 import { createLog } from '../../../src/base/log.ts';
 import type { Cluster } from '../../../src/cluster/cluster.ts';
-import { forward } from '../../../src/cluster/forward.ts';
+import { forward, forwardTo } from '../../../src/cluster/forward.ts';
 import type { Member } from '../../../src/cluster/members.ts';
 import { chooseOwner } from '../../../src/cluster/placement.ts';
 import { isSigned, sign } from '../../../src/cluster/signature.ts';
@@ -223,7 +223,7 @@ test('a transfer moves to the next owner if its owner dies while the connection 
     members: { waitForChange: async () => {} },
   } as unknown as Cluster;
   const server = createHttpServer(async (req, res) => {
-    const incoming = { req, url: '/', address: '127.0.0.1', requestId: 'first' };
+    const incoming = Object.assign(req, { originalUrl: '/', id: 'first' });
     const services = { cluster, log: createLog('silent') };
     res.end(`${await forward(services, newId('repo'), incoming, res)}`);
   }).listen(0, '127.0.0.1');
@@ -250,6 +250,32 @@ test('a transfer moves to the next owner if its owner dies while the connection 
   const answer = await fetch(baseUrl, { signal: AbortSignal.timeout(30_000) });
   // The request was not forwarded, because this server is the owner now.
   expect(await answer.text()).toBe('false');
+});
+
+test('a forwarded request that waits for its response ends when this server stops', async () => {
+  const stopping = new AbortController();
+  const silent = createHttpServer(() => stopping.abort()).listen(0, '127.0.0.1');
+  await once(silent, 'listening');
+  onTestFinished(() => {
+    silent.closeAllConnections();
+    silent.close();
+  });
+  const { port } = silent.address() as AddressInfo;
+  const member = { baseUrl: `http://127.0.0.1:${port}`, goneSignal: new AbortController().signal };
+  const members = { id: newId('srv'), find: () => member };
+  const cluster = { key: randomBytes(32), members } as unknown as Cluster;
+  const refused = Promise.withResolvers<unknown>();
+  const server = createHttpServer((req, res) => {
+    const incoming = Object.assign(req, { originalUrl: '/', id: 'first' });
+    const services = { cluster, log: createLog('silent') };
+    forwardTo(services, newId('srv'), incoming, res, stopping.signal)
+      .then(refused.resolve, refused.resolve)
+      .finally(() => res.end());
+  }).listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  onTestFinished(() => void server.close());
+  await fetch(`http://127.0.0.1:${(server.address() as AddressInfo).port}`);
+  expect(await refused.promise).toMatchObject({ status: 503 });
 });
 
 test('a tunnel between two servers ends with the client, and if the other server is dead and silent', async () => {
