@@ -75,7 +75,7 @@ test('the examples of docs/graphql.md work as printed', async () => {
   } finally {
     await rm(folder, { recursive: true });
   }
-  expect(ran).toEqual({ graphql: 11, sh: 2, js: 1 });
+  expect(ran).toEqual({ graphql: 12, sh: 2, js: 1 });
 });
 
 test('the page states the limits of the code', async () => {

@@ -284,3 +284,46 @@ test('a deleted organization has no machines', async () => {
   const again = machines.joinMachine(services(), token, { name: unique('box'), facts: FACTS });
   await expect(again).rejects.toMatchObject({ code: 'authentication_failed' });
 });
+
+test('GraphQL shows which job uses each GPU, and the command with which a machine joins', async () => {
+  const { name } = await join(operator, null);
+  const job = await placeJob(name, '1');
+  await app.pool.query(`update machines set history = $2 where name = $1`, [
+    name,
+    JSON.stringify([{ at: 0, cpuPercent: 50, memoryBytes: 1, gpuPercent: null, jobs: 1 }]),
+  ]);
+  const { machine } = await app.admin.gql(
+    `query ($name: String!) { machine(name: $name) {
+       name status namespace hostname os version cpus slots refusesImages notes
+       gpus { index name job { namespace name } } jobs { name } history { at cpuPercent gpuPercent jobs } } }`,
+    { name },
+  );
+  expect(machine).toEqual({
+    name,
+    status: 'ONLINE',
+    namespace: null,
+    hostname: FACTS.hostname,
+    os: 'linux x64',
+    version: '1.0.0',
+    cpus: 16,
+    slots: 8,
+    refusesImages: false,
+    notes: [],
+    gpus: [
+      { index: 0, name: 'NVIDIA GeForce RTX 4090', job: null },
+      { index: 1, name: 'NVIDIA GeForce RTX 4090', job: { namespace: 'lead', name: job } },
+    ],
+    jobs: [{ name: job }],
+    history: [{ at: '1970-01-01T00:00:00.000Z', cpuPercent: 50, gpuPercent: null, jobs: 1 }],
+  });
+
+  const { createWorkerToken } = await app.admin.gql(
+    'mutation ($input: CreateWorkerTokenInput!) { createWorkerToken(input: $input) { token command workerToken { regions labels { key } } } }',
+    { input: { name: 'racks', regions: ['EU_WEST_1'], labels: [{ key: 'rack', value: '7' }] } },
+  );
+  expect(createWorkerToken).toEqual({
+    token: expect.stringMatching(/^loam_worker_/),
+    command: `curl -fsSL ${app.base}/worker/install.sh | sh -s -- --token ${createWorkerToken.token}`,
+    workerToken: { regions: ['EU_WEST_1'], labels: [{ key: 'rack' }] },
+  });
+});

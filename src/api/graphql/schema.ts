@@ -24,6 +24,7 @@ import '../../repositories/secrets/graphql/secrets.ts';
 import '../../jobs/graphql/jobs.ts';
 import '../../jobs/graphql/kept.ts';
 import '../../jobs/graphql/log-view.ts';
+import '../../jobs/graphql/machines.ts';
 import '../../jobs/graphql/bulk.ts';
 import '../../jobs/graphql/mutations.ts';
 import '../../jobs/graphql/options.ts';

@@ -33,7 +33,7 @@ const RESERVED_NAMES: ReadonlySet<string> = new Set(['local', 'away']);
 
 type MachineStatus = 'online' | 'silent' | 'draining' | 'drained';
 
-type MachineJob = {
+export type MachineJob = {
   attemptId: string;
   jobId: string;
   name: string;

@@ -14,6 +14,8 @@ export type Rule = {
   args?(world: World, actor: string): object | Promise<object>;
   /** Callers below `from` are told that there is no such object, because its name could be guessed. */
   isHidden?: true;
+  /** Accounts that are not members are told so; members who may see the object are told that they lack a permission. */
+  isHiddenFromStrangers?: true;
   /** Causes an event for a subscription that shows new events only. */
   event?(world: World): Promise<unknown>;
 };
@@ -55,6 +57,13 @@ const owner = (actor: string) => (actor === 'writer' ? actor : 'admin');
 
 const job = async (world: World, by?: string) => ({ namespace, name: await world.job(by) });
 const jobs = async (world: World) => ({ namespace, names: [await world.job()] });
+
+/** A machine of the namespace. */
+const machine = ({ drain = false } = {}): Rule => ({
+  from: 'admin',
+  isHiddenFromStrangers: true,
+  args: async (world) => ({ input: { name: await world.machine(drain) } }),
+});
 
 const array = async (world: World) => {
   const name = world.unique();
@@ -99,6 +108,16 @@ export const QUERIES: Record<string, Rule[]> = {
   serverHealth: [{ from: 'operator' }],
   servers: [{ from: 'operator' }],
   queue: [{ from: 'operator' }],
+  // Shows only what the caller may see, possibly nothing.
+  machines: [{ from: 'account' }, { from: 'read', ...named }],
+  machine: [
+    {
+      from: 'read',
+      isHiddenFromStrangers: true,
+      args: async (world) => ({ name: await world.machine(false) }),
+    },
+  ],
+  workerTokens: [{ from: 'user' }, { from: 'admin', ...named }],
   job: [{ from: 'read', args: (world) => job(world) }],
   jobArray: [{ from: 'read', args: array }],
   jobPage: [{ from: 'read', ...named }],
@@ -400,6 +419,17 @@ export const MUTATIONS: Record<string, Rule[]> = {
     { from: 'admin', args: async (world) => ({ input: await world.budget('NAMESPACE') }) },
     { from: 'operator', args: async (world) => ({ input: await world.budget('OPERATOR') }) },
   ],
+
+  createWorkerToken: [
+    { from: 'admin', args: ({ unique }) => ({ input: { name: unique(), namespace } }) },
+    { from: 'operator', args: ({ unique }) => ({ input: { name: unique() } }) },
+  ],
+  revokeWorkerToken: [
+    { from: 'admin', args: async (world) => ({ input: { id: await world.workerToken() } }) },
+  ],
+  drainMachine: [machine()],
+  resumeMachine: [machine({ drain: true })],
+  removeMachine: [machine()],
 
   createWebhook: [
     { from: 'admin', args: ({ webhookInput }) => ({ input: webhookInput() }) },

@@ -74,7 +74,11 @@ export function walkMatrix(open: () => Promise<Loam>): void {
           if (reaches(caller, rule.from) && !caller.refused)
             // Only callers who may see the target get a conflict.
             expect(['', 'CONFLICT'], told).toContain(codes.join());
-          else if (rule.isHidden && !caller.refused) expect(codes, told).toEqual(['NOT_FOUND']);
+          else if (
+            (rule.isHidden && !caller.refused) ||
+            (rule.isHiddenFromStrangers && reaches(caller, 'account') && !reaches(caller, 'read'))
+          )
+            expect(codes, told).toEqual(['NOT_FOUND']);
           else expect(codes, told).toEqual([refusal(caller).toUpperCase()]);
         }
       }

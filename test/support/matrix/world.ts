@@ -284,6 +284,26 @@ export async function createWorld(loam: Loam) {
     return key;
   }
 
+  async function workerToken(): Promise<string> {
+    const { createWorkerToken } = await operator.gql(
+      'mutation ($input: CreateWorkerTokenInput!) { createWorkerToken(input: $input) { workerToken { id } } }',
+      { input: { name: unique(), namespace: 'acme' } },
+    );
+    return createWorkerToken.workerToken.id;
+  }
+
+  /** A machine of acme, as it is after it has joined. */
+  async function machine(isDrained: boolean): Promise<string> {
+    const name = unique();
+    await loam.pool.query(
+      `insert into machines (id, name, token_id, namespace_id, labels, secret_hash, facts, drain_since)
+       select $1, $2, id, namespace_id, labels, '', $3, case when $4::boolean then now() end
+       from worker_tokens where id = $5`,
+      [newId('mch'), name, { gpus: [] }, isDrained, await workerToken()],
+    );
+    return name;
+  }
+
   /** Of the namespace. */
   async function stored(kind: 'Secret' | 'Variable'): Promise<{ name: string }> {
     const name = unique().toUpperCase().replaceAll('-', '_');
@@ -342,6 +362,8 @@ export async function createWorld(loam: Loam) {
     allowedSecret,
     branchRule,
     budget,
+    workerToken,
+    machine,
     secret,
     variable,
     lock,
@@ -378,6 +400,8 @@ export function shared(world: World): World {
     allowedSecret: once(allowedSecret),
     branchRule: once(branchRule),
     budget: once(world.budget),
+    workerToken: once(world.workerToken),
+    machine: once(world.machine),
     secret: once(world.secret),
     variable: once(world.variable),
     lock: once(lock),
