@@ -12,6 +12,7 @@ import { addFileCommands } from './commands/files.ts';
 import { addJobCommands } from './commands/jobs.ts';
 import { addLfsAgentCommand } from './commands/lfs-agent.ts';
 import { addListenCommand } from './commands/listen.ts';
+import { addMachineCommands } from './commands/machines.ts';
 import { addOpenCommand } from './commands/open.ts';
 import { addOrganizationCommands } from './commands/organizations.ts';
 import { addProtectionCommands } from './commands/protection.ts';
@@ -65,6 +66,7 @@ export function createProgram(): Program {
   addCredentialCommands(program);
   addOrganizationCommands(program);
   addAdministrationCommands(program);
+  addMachineCommands(program);
   addLfsAgentCommand(program);
   addApiCommand(program);
   addOpenCommand(program);

@@ -4,7 +4,15 @@ import { connectHere, type LocalConnection } from '../connection.ts';
 import { GPU_NAMES, REGION_NAMES, STATUS_NAMES } from '../options.ts';
 import { graphql } from '../sdk/graphql.ts';
 
-export type ValueKind = 'job' | 'repository' | 'run' | 'namespace' | 'status' | 'gpu' | 'region';
+export type ValueKind =
+  | 'job'
+  | 'repository'
+  | 'run'
+  | 'namespace'
+  | 'machine'
+  | 'status'
+  | 'gpu'
+  | 'region';
 
 /** Nobody waits longer at a Tab. */
 const TIMEOUT_MS = 3_000;
@@ -27,6 +35,7 @@ const NAMESPACES = graphql(`
     viewer { namespace { name } organizations(first: 100) { nodes { name } } }
   }
 `);
+const MACHINES = graphql(`query CompleteMachines { machines { name } }`);
 
 /** @returns none without a server that answers in time */
 export async function readValues(
@@ -52,9 +61,15 @@ export async function readValues(
 }
 
 const NAMES: Record<
-  'job' | 'repository' | 'run' | 'namespace',
+  'job' | 'repository' | 'run' | 'namespace' | 'machine',
   (connection: LocalConnection, word: string) => Promise<string[]>
-> = { job: readJobs, repository: readRepositories, run: readRuns, namespace: readNamespaces };
+> = {
+  job: readJobs,
+  repository: readRepositories,
+  run: readRuns,
+  namespace: readNamespaces,
+  machine: readMachines,
+};
 
 /** The newest jobs, and their arrays: of the namespace of the word, else of that of the clone or of the user. */
 async function readJobs(
@@ -92,4 +107,8 @@ async function readNamespaces({ client }: LocalConnection): Promise<string[]> {
   const { viewer } = await client.graphql(NAMESPACES, {});
   if (!viewer) return [];
   return [viewer.namespace, ...(viewer.organizations?.nodes ?? [])].map(({ name }) => name);
+}
+
+async function readMachines({ client }: LocalConnection): Promise<string[]> {
+  return ((await client.graphql(MACHINES, {})).machines ?? []).map(({ name }) => name);
 }

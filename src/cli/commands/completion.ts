@@ -168,6 +168,7 @@ const ARGUMENT_KINDS: Readonly<Record<string, ValueKind>> = {
   repository: 'repository',
   number: 'run',
   namespace: 'namespace',
+  machine: 'machine',
 };
 const OPTION_KINDS: Readonly<Record<string, ValueKind>> = {
   '--repo': 'repository',
