@@ -20,7 +20,7 @@ import { createStartingApp, createWorkerApp } from './api/http/starting.ts';
 import type { SshLimits } from './api/ssh/front/protocol.ts';
 import { type Ssh, serveSsh, takeSshPort } from './api/ssh/ssh.ts';
 import {
-  jobsFile,
+  createJobsFile,
   measureTriggerLag,
   startClock,
   startTriggerLoop,
@@ -320,7 +320,7 @@ async function composeServices(
     signer: createSigner(keys.derive('signed links')),
     lfs: openLfs(keys.derive('tokens for large files'), config.gitTransfers),
     findingIds: createFindingIds(keys.derive('findings of secrets')),
-    jobsFile,
+    jobsFile: createJobsFile(services),
     usage: openLastUsedRecorder({ pool, log }),
     issuers: await openIssuers(config, keys, log),
     rechecks: openRechecks({ pool, log }),

@@ -2,6 +2,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { type App, createApp, createWorker } from './app.ts';
 import { type Config, ConfigError, readConfig } from './base/config/config.ts';
 import { eraseSecrets } from './base/config/environment.ts';
+import { createLog } from './base/log.ts';
 import { retryStartup } from './platform/database/startup-retry.ts';
 import { freeStartupMemory, unsetMallocThreshold } from './start-memory.ts';
 
@@ -19,6 +20,7 @@ const stopped = stopSignal();
 try {
   const config = readConfig();
   eraseSecrets();
+  if (config.hardware.hasFile) process.on('SIGHUP', () => reloadHardware(config));
   unsetMallocThreshold();
   const starting = retryStartup(() => start(config), { report: console.error });
   const aborted = stopped.then(async () => {
@@ -48,6 +50,16 @@ function stopSignal(): Promise<void> {
       });
     }
   });
+}
+
+function reloadHardware({ hardware, logLevel }: Config): void {
+  const log = createLog(logLevel);
+  try {
+    hardware.reload();
+    log.info('Read LOAM_HARDWARE again');
+  } catch (error) {
+    log.error(`LOAM_HARDWARE stays as it was: ${(error as Error).message}`);
+  }
 }
 
 async function start(config: Config): Promise<Pick<App, 'failed' | typeof Symbol.asyncDispose>> {

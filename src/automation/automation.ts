@@ -1,5 +1,5 @@
 /** Automation: runs of jobs that pushes, schedules and users start. The rest of the server imports only this file. */
-export { jobsFile, type Problem } from './file.ts';
+export { createJobsFile, type Problem } from './file.ts';
 export { checkJobFile, type FileCheck, type PlannedJob } from './job-selection.ts';
 export {
   approveRun,

@@ -3,7 +3,7 @@
  * users.
  */
 import { z } from 'zod';
-import { CPUS, GPU_COUNTS, GPUS, REGIONS } from '../base/hardware.ts';
+import { type Catalogue, gpuCounts, gpuNames, isRange } from '../base/hardware.ts';
 import { DEFAULT_TIMEZONE } from './cron.ts';
 import { MAX_COMBINATIONS } from './matrix.ts';
 
@@ -81,18 +81,12 @@ const hardware = {
     // biome-ignore lint/suspicious/noTemplateCurlyInString: the text of the file has it.
     'The container image in which the command runs. `${key}` stands for a value of the matrix.',
   ),
-  gpu: z.enum(GPUS).optional().describe('The GPU model. Default: none.'),
-  gpu_count: z
-    .literal([...GPU_COUNTS])
-    .optional()
-    .describe('The number of GPUs.'),
-  cpu: z
-    .literal([...CPUS])
-    .optional()
-    .describe('The number of vCPUs.'),
+  gpu: z.string().max(100).optional().describe('The GPU model. Default: none.'),
+  gpu_count: z.int().optional().describe('The number of GPUs.'),
+  cpu: z.int().optional().describe('The number of vCPUs.'),
   memory_gb: z.int().optional().describe('Memory in GB.'),
   disk_gb: z.int().optional().describe('Disk in GB.'),
-  region: z.enum(REGIONS).optional().describe('The region.'),
+  region: z.string().max(100).optional().describe('The region.'),
   timeout_minutes: z.int().optional().describe('Each attempt of the job is ended after this time.'),
   retries: z.int().optional().describe('How often the job is retried after a failure.'),
   env: z.record(variable, scalar).optional().describe('Environment variables.'),
@@ -275,6 +269,17 @@ export type FileJob = z.output<typeof job>;
 export type FileDefaults = z.output<typeof defaults>;
 
 /** The JSON Schema with which editors complete and check the file. */
-export function jobsJsonSchema(): object {
-  return { title: JOBS_FILE, ...z.toJSONSchema(fileSchema, { io: 'input' }) };
+export function jobsJsonSchema(offer: Catalogue): object {
+  const { cpus, regions } = offer;
+  const limits = new Map<z.core.$ZodType, object>([
+    [hardware.gpu, { enum: gpuNames(offer) }],
+    [hardware.gpu_count, { enum: gpuCounts(offer) }],
+    [hardware.cpu, isRange(cpus) ? { minimum: cpus.min, maximum: cpus.max } : { enum: cpus }],
+    [hardware.region, { enum: regions }],
+  ]);
+  const schema = z.toJSONSchema(fileSchema, {
+    io: 'input',
+    override: ({ zodSchema, jsonSchema }) => void Object.assign(jsonSchema, limits.get(zodSchema)),
+  });
+  return { title: JOBS_FILE, ...schema };
 }

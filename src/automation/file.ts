@@ -1,8 +1,20 @@
 /** Reads and checks `.loam/jobs.yml`. */
 import { LRUCache } from 'lru-cache';
-import type { z } from 'zod';
 import { AppError, invalid } from '../base/errors.ts';
+import { type Catalogue, NO_GPU } from '../base/hardware.ts';
+import {
+  describeIssues,
+  MAX_FILE_BYTES,
+  MAX_PROBLEMS,
+  type Path,
+  type Problem,
+  quote,
+  type ReadYaml,
+  readYaml,
+} from '../base/yaml.ts';
+import { type OfferDeps, readLastingOffer } from '../jobs/queue/offer.ts';
 import { type CreateInput, checkRequest } from '../jobs/requests/jobs.ts';
+import type { JobsFile } from '../repositories/pushes/triggers.ts';
 import { validatePattern } from '../repositories/repositories.ts';
 import { type CronTime, cronProblem } from './cron.ts';
 import {
@@ -13,24 +25,17 @@ import {
   MAX_IMAGE,
 } from './file-schema.ts';
 import { type Combination, combine, countOriginals, MAX_COMBINATIONS } from './matrix.ts';
-import {
-  MAX_FILE_BYTES,
-  MAX_PROBLEMS,
-  type Path,
-  type Problem,
-  quote,
-  type ReadYaml,
-  readYaml,
-} from './yaml.ts';
 
-export type { Problem } from './yaml.ts';
+export type { Problem } from '../base/yaml.ts';
 
 /** How pushed files are found and checked (`repositories/pushes/triggers.ts`). */
-export const jobsFile = {
-  path: JOBS_FILE,
-  maxBytes: MAX_FILE_BYTES,
-  check: (text: string) => readJobFile(text).problems,
-};
+export function createJobsFile(services: OfferDeps): JobsFile {
+  return {
+    path: JOBS_FILE,
+    maxBytes: MAX_FILE_BYTES,
+    check: async (text) => readJobFile(text, await readLastingOffer(services)).problems,
+  };
+}
 
 /** Jobs by name, in the order of the file. */
 export type JobFile = { defaults: FileDefaults; jobs: ReadonlyMap<string, FileJob> };
@@ -50,22 +55,25 @@ const MAX_SETTINGS_BYTES = 8 * 2 ** 20;
 const MAX_SETTINGS = 20_000;
 
 /** A push reads the same text several times: to show its problems, and to create its run and its schedules. */
-const recent = new LRUCache<string, ReadFile>({ max: 16 });
+const recent = new WeakMap<Catalogue, LRUCache<string, ReadFile>>();
 
-export function readJobFile(text: string): ReadFile {
-  const known = recent.get(text) ?? readAndClean(text);
-  recent.set(text, known);
+/** @param offer what jobs may request (`readLastingOffer`) */
+export function readJobFile(text: string, offer: Catalogue): ReadFile {
+  const read = recent.get(offer) ?? new LRUCache<string, ReadFile>({ max: 16 });
+  recent.set(offer, read);
+  const known = read.get(text) ?? readAndClean(text, offer);
+  read.set(text, known);
   return known;
 }
 
-function readAndClean(text: string): ReadFile {
-  const { file, problems } = checkFile(text);
+function readAndClean(text: string, offer: Catalogue): ReadFile {
+  const { file, problems } = checkFile(text, offer);
   // Problems repeat parts of the file, and PostgreSQL stores neither NUL nor half of a surrogate pair.
   const clean = (message: string) => message.replaceAll(/[\p{Cc}\p{Cs}]/gu, '?');
   return { file, problems: problems.map((one) => ({ ...one, message: clean(one.message) })) };
 }
 
-function checkFile(text: string): ReadFile {
+function checkFile(text: string, offer: Catalogue): ReadFile {
   const yaml = readYaml(text);
   if (yaml.problems.length > 0) return { file: null, problems: yaml.problems };
   const parsed = fileSchema.safeParse(yaml.value ?? {});
@@ -74,7 +82,7 @@ function checkFile(text: string): ReadFile {
     defaults: parsed.data.defaults ?? {},
     jobs: new Map(Object.entries(parsed.data.jobs)),
   };
-  const checker = new FileChecker(yaml, file);
+  const checker = new FileChecker(yaml, file, offer);
   checker.check();
   return checker.problems.length > 0
     ? {
@@ -82,72 +90,6 @@ function checkFile(text: string): ReadFile {
         problems: checker.problems.sort((a, b) => a.line - b.line || a.column - b.column),
       }
     : { file, problems: [] };
-}
-
-type Issue = z.core.$ZodIssue;
-
-function describeIssues(yaml: ReadYaml, issues: readonly Issue[]): Problem[] {
-  // Finding the place of a problem takes time, and there may be as many as keys.
-  return issues
-    .slice(0, MAX_PROBLEMS)
-    .flatMap((issue) => describeIssue(yaml, issue))
-    .slice(0, MAX_PROBLEMS)
-    .sort((a, b) => a.line - b.line || a.column - b.column);
-}
-
-function describeIssue(yaml: ReadYaml, issue: Issue): Problem[] {
-  const { path } = issue;
-  if (issue.code === 'unrecognized_keys')
-    return issue.keys.slice(0, MAX_PROBLEMS).map((key) => ({
-      ...yaml.locate([...path, key], true),
-      message: `Unknown key ${quote(key)}${path.length > 0 ? ` in ${describePath(path)}` : ''}`,
-    }));
-  if (issue.code === 'invalid_key')
-    return [
-      { ...yaml.locate(path, true), message: `${describePath(path)}: ${issue.issues[0]?.message}` },
-    ];
-  const message = `${describePath(path) || 'The file'}: ${describeValue(issue)}`;
-  return [{ ...yaml.locate(path), message }];
-}
-
-/** Says what the value must be, in the style of the other messages about the file. */
-function describeValue(issue: Issue): string {
-  if (issue.code === 'invalid_value')
-    return `must be one of ${issue.values.map(String).join(', ')}`;
-  if (issue.code === 'too_small' && issue.minimum === 1 && issue.origin !== 'number')
-    return 'must not be empty';
-  if (issue.code === 'too_small') return `must be at least ${issue.minimum}`;
-  if (issue.code === 'too_big') {
-    const unit = UNITS[issue.origin];
-    return unit ? `must have at most ${issue.maximum} ${unit}` : `must be at most ${issue.maximum}`;
-  }
-  if (issue.code !== 'invalid_type') return issue.message;
-  if (/received undefined$/.test(issue.message)) return 'is required';
-  return `must be ${TYPES[issue.expected] ?? issue.expected}`;
-}
-
-const UNITS: Readonly<Record<string, string>> = { array: 'entries', string: 'characters' };
-
-/** The types of YAML, for users. */
-const TYPES: Readonly<Record<string, string>> = {
-  array: 'a list, such as [a, b]',
-  object: 'a mapping with keys',
-  record: 'a mapping with keys',
-  string: 'text',
-  number: 'a number',
-  int: 'a whole number',
-  boolean: 'true or false',
-};
-
-function describePath(path: Path): string {
-  const parts = path.map((part) =>
-    typeof part === 'number' ? `[${part}]` : `.${shorten(String(part))}`,
-  );
-  return parts.join('').slice(1);
-}
-
-function shorten(text: string): string {
-  return text.length > 60 ? `${text.slice(0, 60)}…` : text;
 }
 
 /** The rules that a schema cannot express. */
@@ -158,12 +100,14 @@ class FileChecker {
   #settings = 0;
   readonly #yaml: ReadYaml;
   readonly #file: JobFile;
+  readonly #offer: Catalogue;
   /** Of each job; none for a job with too many, and if the file has too many, because they would take long. */
   readonly #combinations: ReadonlyMap<string, readonly Combination[]>;
 
-  constructor(yaml: ReadYaml, file: JobFile) {
+  constructor(yaml: ReadYaml, file: JobFile, offer: Catalogue) {
     this.#yaml = yaml;
     this.#file = file;
+    this.#offer = offer;
     const jobs = [...file.jobs];
     const total = jobs.reduce((sum, [, { matrix }]) => sum + countOriginals(matrix), 0);
     this.#combinations = new Map(
@@ -324,12 +268,12 @@ class FileChecker {
         const unknown = one.match(/\$\{[^}]{0,60}\}?/)?.[0];
         if (unknown !== undefined)
           throw invalid('image', `${quote(unknown)} is not a key in all combinations of a matrix`);
-        checkRequest({ ...common, command: 'true', gpu: 'none', image: one });
+        checkRequest({ ...common, command: 'true', gpu: NO_GPU, image: one }, this.#offer);
       }
       const combination = longestValues(combinations);
       const settings = toRequest({ job, defaults, branch: 'main', combination });
       this.#settings += (settings.env?.length ?? 0) + (settings.labels?.length ?? 0);
-      checkRequest({ ...settings, ...common, image: null });
+      checkRequest({ ...settings, ...common, image: null }, this.#offer);
       const bytes = Buffer.byteLength(JSON.stringify([settings, job.inputs]));
       this.#settingsBytes += bytes * this.#countCombinations(name);
     } catch (error) {
@@ -432,7 +376,7 @@ export function toRequest({ job, defaults, branch, combination }: RequestSource)
   return {
     command: job.command,
     image: either.image && expandValues(either.image, combination),
-    gpu: either.gpu ?? 'none',
+    gpu: either.gpu ?? NO_GPU,
     gpuCount: either.gpu_count,
     cpu: either.cpu,
     memoryGb: either.memory_gb,

@@ -1,6 +1,7 @@
 /** Decides which jobs of a file a trigger starts, and in what order. Pure functions. */
 import type { NeedCondition } from '../../prisma/generated/enums.ts';
 import { demandAccount, type Viewer } from '../identity/permissions.ts';
+import { type OfferDeps, readLastingOffer } from '../jobs/queue/offer.ts';
 import { type MatchingWork, Pattern } from '../repositories/repositories.ts';
 import { type JobFile, type JobSettings, type Problem, readJobFile, toRequest } from './file.ts';
 import { type Combination, combine } from './matrix.ts';
@@ -227,8 +228,12 @@ export type FileCheck = { problems: Problem[]; jobs: PlannedJob[] };
  * Checks a file for its author, before it is pushed.
  * @returns the problems of the file, or all jobs that it can start @throws AppError 401
  */
-export function checkJobFile(viewer: Viewer, text: string): FileCheck {
+export async function checkJobFile(
+  services: OfferDeps,
+  viewer: Viewer,
+  text: string,
+): Promise<FileCheck> {
   demandAccount(viewer);
-  const { file, problems } = readJobFile(text);
+  const { file, problems } = readJobFile(text, await readLastingOffer(services));
   return { problems, jobs: file ? planJobs(file, [...file.jobs.keys()], 'main') : [] };
 }

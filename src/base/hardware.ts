@@ -1,5 +1,6 @@
 /**
- * Hardware that a job can request, and its price.
+ * Hardware that a job can request, and its price: the catalogue. `CONTRACT` is that of the API contract; an operator replaces
+ * parts of it by a file (`config/hardware-file.ts`).
  *
  * A value outside its list or range is refused with 400. Values that are allowed but do not fit together are refused
  * with 422. The defaults fit together with every GPU.
@@ -7,19 +8,42 @@
 import { Decimal } from 'decimal.js';
 import { invalid, unprocessable } from './errors.ts';
 
-export const GPUS = ['A100-40GB', 'A100-80GB', 'H100-80GB', 'L4', 'T4', 'none'] as const;
-export const GPU_COUNTS = [1, 2, 4, 8] as const;
-export const CPUS = [2, 4, 8, 16, 32, 64, 96] as const;
-export const REGIONS = [
-  'us-east-1',
-  'us-west-2',
-  'eu-west-1',
-  'eu-central-1',
-  'ap-northeast-1',
-] as const;
+export type GpuModel = {
+  /** As in requests, see `GPU_NAME`. */
+  name: string;
+  /** Memory of one GPU in GB; null: unknown. */
+  memoryGb: number | null;
+  /** Of one GPU per hour: a decimal number. */
+  pricePerHour: string;
+  /** Names that drivers give to GPUs of this model (`findModel`). */
+  match: readonly string[];
+  /** How many GPUs a job may request. */
+  counts: readonly number[];
+};
 
-export type Gpu = (typeof GPUS)[number];
-export type Region = (typeof REGIONS)[number];
+export type NumberRange = { min: number; max: number };
+
+export type Catalogue = {
+  /** A label of all amounts, such as `USD`. */
+  currency: string;
+  /** In the order in which they are listed; without `NO_GPU`. */
+  gpus: readonly GpuModel[];
+  regions: readonly string[];
+  /** The vCPUs that a job may request. */
+  cpus: readonly number[] | NumberRange;
+  /** Range of memory for each vCPU. */
+  memoryGbPerCpu: NumberRange;
+  /** Per hour, of one vCPU, one GB of memory and one GB of disk: decimal numbers. */
+  prices: { cpu: string; memoryGb: string; diskGb: string };
+};
+
+/** What a request names that needs no GPU. */
+export const NO_GPU = 'none';
+
+/** A part after a slash names an instance of a GPU that is divided: `A100-80GB/1g.10gb`. */
+export const GPU_NAME =
+  /^[A-Za-z0-9](?:[A-Za-z0-9.-]{0,62}[A-Za-z0-9])?(?:\/[a-z0-9][a-z0-9.-]{0,31})?$/;
+export const REGION_NAME = /^[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?$/;
 
 export type Hardware = {
   gpu: string;
@@ -30,7 +54,7 @@ export type Hardware = {
   region: string;
 };
 
-/** The defaults of the API contract. */
+/** The defaults of the API contract. A catalogue without these values has others (`defaultsOf`). */
 export const HARDWARE_DEFAULTS = {
   gpuCount: 1,
   cpu: 8,
@@ -41,21 +65,122 @@ export const HARDWARE_DEFAULTS = {
 
 /** Range of `diskGb`. */
 export const DISK_GB = { min: 1, max: 10_240 } as const;
-/** Range of memory for each vCPU. */
-export const MEMORY_GB_PER_CPU = { min: 0.25, max: 16 } as const;
 
-/** Memory of one GPU, and its price in US dollars per hour. */
-export const GPU_MODELS: Record<Gpu, { memoryGb: number; pricePerHour: string }> = {
-  'A100-40GB': { memoryGb: 40, pricePerHour: '1.60' },
-  'A100-80GB': { memoryGb: 80, pricePerHour: '2.20' },
-  'H100-80GB': { memoryGb: 80, pricePerHour: '3.90' },
-  L4: { memoryGb: 24, pricePerHour: '0.55' },
-  T4: { memoryGb: 16, pricePerHour: '0.35' },
-  none: { memoryGb: 0, pricePerHour: '0' },
+const counts = [1, 2, 4, 8];
+
+/** Prices in US dollars. Disk is included. */
+export const CONTRACT: Catalogue = {
+  currency: 'USD',
+  gpus: [
+    {
+      name: 'A100-40GB',
+      memoryGb: 40,
+      pricePerHour: '1.60',
+      match: ['A100 40GB', 'A100 SXM 40GB', 'A100 SXM4 40GB', 'A100 PCIE 40GB'],
+      counts,
+    },
+    {
+      name: 'A100-80GB',
+      memoryGb: 80,
+      pricePerHour: '2.20',
+      match: ['A100 80GB', 'A100 SXM 80GB', 'A100 SXM4 80GB', 'A100 PCIE 80GB'],
+      counts,
+    },
+    { name: 'H100-80GB', memoryGb: 80, pricePerHour: '3.90', match: ['H100'], counts },
+    { name: 'L4', memoryGb: 24, pricePerHour: '0.55', match: ['L4'], counts },
+    { name: 'T4', memoryGb: 16, pricePerHour: '0.35', match: ['T4'], counts },
+  ],
+  regions: ['us-east-1', 'us-west-2', 'eu-west-1', 'eu-central-1', 'ap-northeast-1'],
+  cpus: [2, 4, 8, 16, 32, 64, 96],
+  memoryGbPerCpu: { min: 0.25, max: 16 },
+  prices: { cpu: '0.024', memoryGb: '0.003', diskGb: '0' },
 };
 
-/** US dollars per hour for one vCPU and for one GB of memory. Disk is included. */
-export const PRICES = { cpu: '0.024', memoryGb: '0.003' } as const;
+/** The names that `gpu` of a request may have. */
+export function gpuNames({ gpus }: Catalogue): string[] {
+  return [...gpus.map(({ name }) => name), NO_GPU];
+}
+
+/** The numbers of GPUs that a request may have with some model. */
+export function gpuCounts({ gpus }: Catalogue): number[] {
+  return [...new Set([1, ...gpus.flatMap((model) => model.counts)])].sort((a, b) => a - b);
+}
+
+/** All vCPUs that a request may have; of a range, its ends and the powers of two between them. */
+export function listCpus({ cpus }: Pick<Catalogue, 'cpus'>): readonly number[] {
+  if (!isRange(cpus)) return cpus;
+  const powers = Array.from({ length: 14 }, (_, i) => 2 ** i);
+  return [...new Set([cpus.min, ...powers.filter((n) => isWithin(n, cpus)), cpus.max])];
+}
+
+export function isRange(cpus: Catalogue['cpus']): cpus is NumberRange {
+  return 'min' in cpus;
+}
+
+function isWithin(value: number, { min, max }: NumberRange): boolean {
+  return value >= min && value <= max;
+}
+
+/** The largest memory that a request may have. */
+export function maxMemoryGb(catalogue: Catalogue): number {
+  return Math.floor(Math.max(...listCpus(catalogue)) * catalogue.memoryGbPerCpu.max);
+}
+
+/** The defaults of the contract where the catalogue has them, and otherwise the nearest that it has. */
+export function defaultsOf(catalogue: Catalogue) {
+  const { gpuCount, diskGb, region } = HARDWARE_DEFAULTS;
+  return {
+    ...defaultSize(null, {}, catalogue),
+    gpuCount,
+    diskGb,
+    region: catalogue.regions.includes(region) ? region : (catalogue.regions[0] ?? region),
+  };
+}
+
+const offers = new WeakMap<Catalogue, { key: string; offer: Catalogue }>();
+
+/**
+ * Adds models that machines have and the catalogue does not: without a price, and in any number that a machine has.
+ * @param found model → the largest number of these GPUs in one machine
+ * @returns the same object while nothing changes, so that results can be cached by it
+ */
+export function withModels(catalogue: Catalogue, found: ReadonlyMap<string, number>): Catalogue {
+  const names = gpuNames(catalogue);
+  const added = [...found]
+    .filter(([name]) => !names.includes(name))
+    .sort(([a], [b]) => (a < b ? -1 : 1));
+  if (added.length === 0) return catalogue;
+  const key = JSON.stringify(added);
+  const known = offers.get(catalogue);
+  if (known?.key === key) return known.offer;
+  const gpus = added.map(([name, count]) => ({
+    name,
+    memoryGb: null,
+    pricePerHour: '0',
+    match: [],
+    counts: Array.from({ length: count }, (_, i) => i + 1),
+  }));
+  const offer = { ...catalogue, gpus: [...catalogue.gpus, ...gpus] };
+  offers.set(catalogue, { key, offer });
+  return offer;
+}
+
+/**
+ * Finds the model of a GPU: the first with a pattern that the driver's name of the GPU contains as whole words, in any case.
+ * So `L4` matches `NVIDIA L4`, but not `NVIDIA L40S`.
+ */
+export function findModel({ gpus }: Catalogue, driverName: string): GpuModel | undefined {
+  const words = toWords(driverName);
+  return gpus.find(({ match }) => match.some((pattern) => words.includes(toWords(pattern))));
+}
+
+/** Words between spaces, such as ` nvidia a100 sxm4 80gb `. */
+function toWords(text: string): string {
+  return ` ${text
+    .toLowerCase()
+    .replaceAll(/[^a-z0-9]+/g, ' ')
+    .trim()} `;
+}
 
 export type Size = { cpu: number; memoryGb: number };
 
@@ -65,14 +190,15 @@ export type Size = { cpu: number; memoryGb: number };
  */
 export function defaultSize(
   machine: { cpus: number; memoryGb: number } | null,
-  given: { gpuCount?: number | null; cpu?: number | null; memoryGb?: number | null } = {},
+  given: { gpuCount?: number | null; cpu?: number | null; memoryGb?: number | null },
+  catalogue: Catalogue,
 ): Size {
   const { cpus, memoryGb: machineMemory } = machine ?? {
     cpus: HARDWARE_DEFAULTS.cpu,
     memoryGb: HARDWARE_DEFAULTS.memoryGb,
   };
-  const { min, max } = MEMORY_GB_PER_CPU;
-  const allowed = CPUS.filter(
+  const { min, max } = catalogue.memoryGbPerCpu;
+  const allowed = listCpus(catalogue).filter(
     (cpu) =>
       cpu >= (given.gpuCount ?? 1) &&
       (given.memoryGb == null || (given.memoryGb >= cpu * min && given.memoryGb <= cpu * max)),
@@ -83,27 +209,30 @@ export function defaultSize(
     allowed[0] ??
     HARDWARE_DEFAULTS.cpu;
   const wanted = Math.min(HARDWARE_DEFAULTS.memoryGb, Math.floor(machineMemory));
-  const memoryGb = given.memoryGb ?? Math.max(1, Math.ceil(cpu * min), Math.min(wanted, cpu * max));
+  const memoryGb =
+    given.memoryGb ?? Math.max(1, Math.ceil(cpu * min), Math.min(wanted, Math.floor(cpu * max)));
   return { cpu, memoryGb };
 }
 
 /** @throws AppError 400 for a value outside its list or range, 422 for an invalid combination */
-export function checkHardware(hardware: Hardware): void {
+export function checkHardware(hardware: Hardware, catalogue: Catalogue): void {
   const { gpu, gpuCount, cpu, memoryGb, diskGb, region } = hardware;
-  oneOf('gpu', gpu, GPUS);
-  oneOf('gpuCount', gpuCount, GPU_COUNTS);
-  oneOf('cpu', cpu, CPUS);
-  oneOf('region', region, REGIONS);
+  const { cpus, regions, memoryGbPerCpu } = catalogue;
+  oneOf('gpu', gpu, gpuNames(catalogue));
+  const model = catalogue.gpus.find(({ name }) => name === gpu);
+  oneOf('gpuCount', gpuCount, model?.counts ?? gpuCounts(catalogue));
+  if (isRange(cpus)) within('cpu', cpu, cpus);
+  else oneOf('cpu', cpu, cpus);
+  oneOf('region', region, regions);
   if (memoryGb < 1) throw invalid('memoryGb', 'must be at least 1');
-  if (diskGb < DISK_GB.min || diskGb > DISK_GB.max)
-    throw invalid('diskGb', `must be from ${DISK_GB.min} to ${DISK_GB.max}`);
+  within('diskGb', diskGb, DISK_GB);
 
-  if (gpu === 'none' && gpuCount > 1)
+  if (gpu === NO_GPU && gpuCount > 1)
     throw unprocessable('gpuCount', `must be 1 when gpu is "none" (got ${gpuCount})`);
   if (cpu < gpuCount)
     throw unprocessable('cpu', `must be at least ${gpuCount} with ${gpuCount} GPUs (got ${cpu})`);
-  const memory = { min: cpu * MEMORY_GB_PER_CPU.min, max: cpu * MEMORY_GB_PER_CPU.max };
-  if (memoryGb < memory.min || memoryGb > memory.max)
+  const memory = { min: cpu * memoryGbPerCpu.min, max: cpu * memoryGbPerCpu.max };
+  if (!isWithin(memoryGb, memory))
     throw unprocessable(
       'memoryGb',
       `must be from ${Math.max(1, memory.min)} to ${memory.max} with ${cpu} vCPUs (got ${memoryGb})`,
@@ -112,6 +241,10 @@ export function checkHardware(hardware: Hardware): void {
 
 function oneOf<T>(field: string, value: unknown, allowed: readonly T[]): void {
   if (!allowed.includes(value as T)) throw invalid(field, `must be one of ${allowed.join(', ')}`);
+}
+
+function within(field: string, value: number, range: NumberRange): void {
+  if (!isWithin(value, range)) throw invalid(field, `must be from ${range.min} to ${range.max}`);
 }
 
 /** The default of ext4: one inode for every 16 KiB. */
@@ -124,11 +257,18 @@ export function diskLimits(diskGb: number): { maxBytes: number; maxFiles: number
   return { maxBytes: diskGb * 2 ** 30, maxFiles: Math.min(diskGb * FILES_PER_GIB, MAX_FILES) };
 }
 
-export function costPerHour({ gpu, gpuCount, cpu, memoryGb }: Hardware): Decimal {
-  return new Decimal(GPU_MODELS[gpu as Gpu].pricePerHour)
+/** A price of the catalogue now, which a job keeps. A model that the catalogue does not have is free. */
+export function costPerHour(
+  { gpu, gpuCount, cpu, memoryGb, diskGb }: Hardware,
+  { gpus, prices }: Catalogue,
+): Decimal {
+  const model = gpus.find(({ name }) => name === gpu);
+  return new Decimal(model?.pricePerHour ?? 0)
     .times(gpuCount)
-    .plus(new Decimal(PRICES.cpu).times(cpu))
-    .plus(new Decimal(PRICES.memoryGb).times(memoryGb));
+    .plus(new Decimal(prices.cpu).times(cpu))
+    .plus(new Decimal(prices.memoryGb).times(memoryGb))
+    .plus(new Decimal(prices.diskGb).times(diskGb))
+    .toDecimalPlaces(4);
 }
 
 /** Rounds to a hundredth of a cent, so that a minute on a small machine is not free. */

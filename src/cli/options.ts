@@ -1,8 +1,8 @@
 /** Parsers of option values, which several commands share. Each throws a usage error that commander shows. */
 import { readFileSync } from 'node:fs';
 import { InvalidArgumentError } from '@commander-js/extra-typings';
-import type { Gpu, JobStatus, Region } from './sdk/job-info.ts';
-import { fromEnum, type InputArtifacts, type NeededJob } from './sdk/job-input.ts';
+import type { Gpu, JobStatus } from './sdk/job-info.ts';
+import { fromEnum, gpuOf, type InputArtifacts, type NeededJob } from './sdk/job-input.ts';
 
 export function parseCount(text: string): number {
   if (!/^\d{1,9}$/.test(text)) throw new InvalidArgumentError('It must be a whole number.');
@@ -21,21 +21,6 @@ export function collectCounts(text: string, before: number[] = []): number[] {
   return [...before, ...text.split(',').map(parseCount)];
 }
 
-const GPUS: Record<Gpu, true> = {
-  T4: true,
-  L4: true,
-  A100_40GB: true,
-  A100_80GB: true,
-  H100_80GB: true,
-  NONE: true,
-};
-const REGIONS: Record<Region, true> = {
-  US_EAST_1: true,
-  US_WEST_2: true,
-  EU_WEST_1: true,
-  EU_CENTRAL_1: true,
-  AP_NORTHEAST_1: true,
-};
 const STATUSES: Record<JobStatus, true> = {
   QUEUED: true,
   RUNNING: true,
@@ -45,36 +30,18 @@ const STATUSES: Record<JobStatus, true> = {
   CANCELLED: true,
 };
 
-function gpuName(gpu: Gpu): string {
-  return gpu === 'NONE' ? 'none' : gpu.replaceAll('_', '-');
-}
-
-function parseModel(text: string): Gpu {
-  return parseName(text, Object.keys(GPUS) as Gpu[], gpuName);
-}
-
-export const GPU_NAMES = (Object.keys(GPUS) as Gpu[]).map(gpuName);
-export const REGION_NAMES = (Object.keys(REGIONS) as Region[]).map(fromEnum);
 export const STATUS_NAMES = (Object.keys(STATUSES) as JobStatus[]).map(fromEnum);
 
-/** Checks a model and a number, such as `A100-80GB:2`. @returns the text */
+/** Checks a model and a number, such as `A100-80GB:2`. The server knows the models. @returns the text */
 export function parseGpus(text: string): string {
-  const [model = '', count, ...more] = text.split(':');
-  parseModel(model);
-  if (more.length > 0 || (count !== undefined && !/^[1-9]\d{0,2}$/.test(count)))
+  if (!/^[\w./-]+(:[1-9]\d{0,2})?$/.test(text))
     throw new InvalidArgumentError('It must be a model and a number, such as A100-80GB:2.');
   return text;
 }
 
 /** Collects GPU models. */
 export function collectGpus(text: string, before: readonly Gpu[] = []): Gpu[] {
-  return [...before, ...collect(text).map(parseModel)];
-}
-
-/** Checks a region. @returns the text */
-export function parseRegion(text: string): string {
-  parseName(text, Object.keys(REGIONS) as Region[], fromEnum);
-  return text;
+  return [...before, ...collect(text).map(gpuOf)];
 }
 
 /** Collects statuses of jobs. */

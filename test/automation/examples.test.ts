@@ -2,13 +2,16 @@
 import { globSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { readJobFile } from '../../src/automation/file.ts';
+import { readJobFile as readFile } from '../../src/automation/file.ts';
+import { CONTRACT } from '../../src/base/hardware.ts';
 import { eventually } from '../support/eventually.ts';
 import { Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { LOAM, LoamUser } from '../support/loam-command.ts';
 import { needs } from '../support/needs.ts';
 import { lines } from '../support/submit.ts';
+
+const readJobFile = (text: string) => readFile(text, CONTRACT);
 
 const DOCS = join(import.meta.dirname, '../../docs');
 

@@ -1,13 +1,16 @@
 // biome-ignore-all lint/suspicious/noTemplateCurlyInString: files of jobs have it.
 /** `.loam/jobs.yml`: what it may say, what is wrong with it, and which jobs a trigger starts. */
 import { expect, test } from 'vitest';
-import { readJobFile } from '../../src/automation/file.ts';
+import { readJobFile as readFile } from '../../src/automation/file.ts';
 import {
   planJobs,
   selectJobs,
   selectUnsuccessful,
   type Trigger,
 } from '../../src/automation/job-selection.ts';
+import { CONTRACT } from '../../src/base/hardware.ts';
+
+const readJobFile = (text: string) => readFile(text, CONTRACT);
 
 const EXAMPLE = `
 defaults: { cpu: 4, memory_gb: 8 }
@@ -160,11 +163,19 @@ test('problems have a line and a column', () => {
   expect(problemsOf('')).toEqual(['1:1 jobs: is required']);
   expect(problemsOf('jobs: {}')).toEqual(['1:1 jobs: must have a job']);
   expect(problemsOf('jbs: 1')).toContain('1:1 Unknown key "jbs"');
-  expect(jobs('a:', '  on: { push: true, foo: 1 }', '  comand: x', '  cpu: 3')).toEqual([
+  expect(jobs('a:', '  on: { push: true, foo: 1 }', '  comand: x')).toEqual([
     '2:3 jobs.a.command: is required',
     '3:23 Unknown key "foo" in jobs.a.on',
     '4:5 Unknown key "comand" in jobs.a',
-    '5:10 jobs.a.cpu: must be one of 2, 4, 8, 16, 32, 64, 96',
+  ]);
+  expect(
+    jobs(
+      'a: {on: {manual: true}, command: x, cpu: 3}',
+      'b: {on: {manual: true}, command: x, gpu: H100}',
+    ),
+  ).toEqual([
+    '2:44 a: cpu must be one of 2, 4, 8, 16, 32, 64, 96',
+    '3:44 b: gpu must be one of A100-40GB, A100-80GB, H100-80GB, L4, T4, none',
   ]);
   expect(
     jobs(

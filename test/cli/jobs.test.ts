@@ -342,10 +342,6 @@ test('wrong values are refused in the words of the command, and what was not fou
       'must be one of queued, running, succeeded, failed, timed-out, cancelled',
     ),
   ]);
-  expect(await refused('cancel', '--gpu', 'T5')).toEqual([
-    2,
-    expect.stringContaining('must be one of T4, L4, A100-40GB, A100-80GB, H100-80GB, none'),
-  ]);
   expect(await refused('budget', 'set', 'abc')).toEqual([
     2,
     expect.stringContaining('an amount such as 500.00'),

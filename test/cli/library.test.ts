@@ -59,11 +59,11 @@ test('a job that fails, one that is cancelled, and a request that is refused are
   const refused = client.run('true', { image: 'busybox', gpu: 'A100-80GB:3' });
   await expect(refused).rejects.toMatchObject({ code: 'invalid_request', field: 'gpuCount' });
   await expect(client.run('true', { gpu: 'T4:x' })).rejects.toBeInstanceOf(LoamError);
-  await expect(client.run('true', { gpu: 'T5' })).rejects.toMatchObject({
+  await expect(client.run('true', { image: 'busybox', gpu: 'T5' })).rejects.toMatchObject({
     code: 'invalid_request',
     status: 400,
     field: 'gpu',
-    message: expect.stringMatching(/^gpu: must be one of .*A100_80GB.*T4/),
+    message: expect.stringMatching(/^gpu: must be one of .*A100-80GB.*T4/),
   });
   const stranger = new Client({ url: app.base, token: 'loam_pat_none' });
   await expect(stranger.username()).rejects.toMatchObject({ status: 401 });

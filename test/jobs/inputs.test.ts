@@ -16,6 +16,7 @@ import { join } from 'node:path';
 import { Readable } from 'node:stream';
 import { extract } from 'tar-stream';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { CONTRACT } from '../../src/base/hardware.ts';
 import { newId } from '../../src/base/ids.ts';
 import type { Account } from '../../src/identity/permissions.ts';
 import { extractArtifacts, InputFolder } from '../../src/jobs/artifacts/extract.ts';
@@ -463,7 +464,7 @@ test('a job takes artifacts of a job that is created together with it', async ()
     inputs: [{ job: first.name }],
   };
   const siblings = { jobs: new Map([[first.name, first]]), arrays: new Map() };
-  const requests = [first, second].map(checkRequest);
+  const requests = [first, second].map((input) => checkRequest(input, CONTRACT));
   const jobs: JobToInsert[] = [];
   for (const request of requests) {
     const inputs = await resolveInputs(services, viewer, namespace.id, request.inputs, {

@@ -1,14 +1,14 @@
 /** The options of jobs must agree with the validation of requests. */
 import { Decimal } from 'decimal.js';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { defaultSize } from '../../src/base/hardware.ts';
+import { CONTRACT, defaultSize } from '../../src/base/hardware.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { expectRefusal } from '../support/refusal.ts';
 import { submitRaw } from '../support/submit.ts';
 
 const OPTIONS = `{ jobOptions {
-  gpus { gpu name memoryGb pricePerHour maxOffered } gpuCounts defaultGpuCount
+  gpus { gpu name memoryGb pricePerHour maxOffered counts } gpuCounts defaultGpuCount
   cpus defaultCpu cpuPricePerHour largestMachine { cpus memoryGb }
   memoryGb { min max default } minMemoryGbPerCpu maxMemoryGbPerCpu memoryGbPricePerHour
   diskGb { min max default } regions { region name } defaultRegion
@@ -62,15 +62,19 @@ test('the options contain the size of the largest machine', () => {
 });
 
 test('the suggested size is that of the largest machine, and fits together with what is chosen', () => {
+  const size = (
+    machine: Parameters<typeof defaultSize>[0],
+    given: Parameters<typeof defaultSize>[1] = {},
+  ) => defaultSize(machine, given, CONTRACT);
   const laptop = { cpus: 4, memoryGb: 15.5 };
-  expect(defaultSize(laptop)).toEqual({ cpu: 4, memoryGb: 15 });
-  expect(defaultSize(laptop, { gpuCount: 8 })).toEqual({ cpu: 8, memoryGb: 15 });
-  expect(defaultSize(laptop, { memoryGb: 128 })).toEqual({ cpu: 8, memoryGb: 128 });
-  expect(defaultSize(laptop, { memoryGb: 1 })).toEqual({ cpu: 4, memoryGb: 1 });
-  expect(defaultSize(laptop, { cpu: 96 })).toEqual({ cpu: 96, memoryGb: 24 });
-  expect(defaultSize({ cpus: 64, memoryGb: 512 })).toEqual({ cpu: 8, memoryGb: 32 });
-  expect(defaultSize({ cpus: 1, memoryGb: 0.5 })).toEqual({ cpu: 2, memoryGb: 1 });
-  expect(defaultSize(null)).toEqual({ cpu: 8, memoryGb: 32 });
+  expect(size(laptop)).toEqual({ cpu: 4, memoryGb: 15 });
+  expect(size(laptop, { gpuCount: 8 })).toEqual({ cpu: 8, memoryGb: 15 });
+  expect(size(laptop, { memoryGb: 128 })).toEqual({ cpu: 8, memoryGb: 128 });
+  expect(size(laptop, { memoryGb: 1 })).toEqual({ cpu: 4, memoryGb: 1 });
+  expect(size(laptop, { cpu: 96 })).toEqual({ cpu: 96, memoryGb: 24 });
+  expect(size({ cpus: 64, memoryGb: 512 })).toEqual({ cpu: 8, memoryGb: 32 });
+  expect(size({ cpus: 1, memoryGb: 0.5 })).toEqual({ cpu: 2, memoryGb: 1 });
+  expect(size(null)).toEqual({ cpu: 8, memoryGb: 32 });
 });
 
 test('a check of a job finds what its creation would refuse, and creates nothing', async () => {
@@ -103,12 +107,54 @@ test('a check of a job finds what its creation would refuse, and creates nothing
 
 test('every GPU has names, memory, price and the number that workers have', () => {
   expect(options.gpus).toEqual([
-    { gpu: 'A100_40GB', name: 'A100-40GB', memoryGb: 40, pricePerHour: '1.60', maxOffered: 0 },
-    { gpu: 'A100_80GB', name: 'A100-80GB', memoryGb: 80, pricePerHour: '2.20', maxOffered: 0 },
-    { gpu: 'H100_80GB', name: 'H100-80GB', memoryGb: 80, pricePerHour: '3.90', maxOffered: 0 },
-    { gpu: 'L4', name: 'L4', memoryGb: 24, pricePerHour: '0.55', maxOffered: 0 },
-    { gpu: 'T4', name: 'T4', memoryGb: 16, pricePerHour: '0.35', maxOffered: 2 },
-    { gpu: 'NONE', name: 'none', memoryGb: null, pricePerHour: '0.00', maxOffered: null },
+    {
+      gpu: 'A100_40GB',
+      name: 'A100-40GB',
+      memoryGb: 40,
+      pricePerHour: '1.60',
+      maxOffered: 0,
+      counts: [1, 2, 4, 8],
+    },
+    {
+      gpu: 'A100_80GB',
+      name: 'A100-80GB',
+      memoryGb: 80,
+      pricePerHour: '2.20',
+      maxOffered: 0,
+      counts: [1, 2, 4, 8],
+    },
+    {
+      gpu: 'H100_80GB',
+      name: 'H100-80GB',
+      memoryGb: 80,
+      pricePerHour: '3.90',
+      maxOffered: 0,
+      counts: [1, 2, 4, 8],
+    },
+    {
+      gpu: 'L4',
+      name: 'L4',
+      memoryGb: 24,
+      pricePerHour: '0.55',
+      maxOffered: 0,
+      counts: [1, 2, 4, 8],
+    },
+    {
+      gpu: 'T4',
+      name: 'T4',
+      memoryGb: 16,
+      pricePerHour: '0.35',
+      maxOffered: 2,
+      counts: [1, 2, 4, 8],
+    },
+    {
+      gpu: 'NONE',
+      name: 'none',
+      memoryGb: null,
+      pricePerHour: '0.00',
+      maxOffered: null,
+      counts: [1],
+    },
   ]);
 });
 

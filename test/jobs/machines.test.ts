@@ -29,7 +29,7 @@ beforeAll(async () => {
 });
 afterAll(() => app[Symbol.asyncDispose]());
 
-const services = () => app.app.services as never as Parameters<typeof machines.listMachines>[0];
+const services = () => app.app.services as never as Parameters<typeof tokens.createWorkerToken>[0];
 
 /** The account of the client's access token, as a request has it. */
 async function viewerOf(client: Client): Promise<Viewer> {

@@ -102,7 +102,7 @@ test.each([
   ['a=unix:///run/a.sock,b=unix:///run/a.sock', 'names an engine a second time'],
   ['a=unix:///run/a.sock?certs=relative', 'may have after a ? only'],
   ['a=unix:///run/a.sock?colour=red', 'may have after a ? only'],
-  ['a=unix:///run/a.sock?gpus=RTX:1', 'must have gpus as'],
+  ['a=unix:///run/a.sock?gpus=RTX 4090:1', 'must have gpus as'],
   ['a=unix:///run/a.sock?gpus=none:1', 'must have gpus as'],
   ['a=unix:///run/a.sock,', 'must begin with a name'],
 ])('LOAM_DOCKER_HOSTS=%s is refused', (text, why) => {

@@ -302,7 +302,7 @@ test('variables have the options of a cluster', () => {
 test.each([
   ['LOAM_KUBERNETES_NODE_SELECTOR', 'pool', /must be labels key=value/],
   ['LOAM_KUBERNETES_TOLERATIONS', 'a:Never', /NoSchedule/],
-  ['LOAM_KUBERNETES_GPUS', 'H200:8', /must be model:number/],
+  ['LOAM_KUBERNETES_GPUS', 'H200_8GB:8', /must be model:number/],
   ['LOAM_KUBERNETES_GPUS', 'T4:1,T4:2', /must be model:number/],
   ['LOAM_KUBERNETES_GPUS', 'T4:4,L4:4', /needs a node label or a resource of its own/],
   ['LOAM_KUBERNETES_NAMESPACE', 'Jobs', /lower-case/],

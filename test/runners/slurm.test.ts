@@ -407,7 +407,7 @@ test.for<[keyof typeof SLURM_VARIABLES, string, string]>([
   ['LOAM_SLURM_PARTITION', 'gpu --uid=root', 'must be at most 128 letters'],
   ['LOAM_SLURM_CONSTRAINT', '-big', 'must be features of nodes'],
   ['LOAM_SLURM_NODE', "node'; id", 'must be the name or the path of a program'],
-  ['LOAM_SLURM_GPUS', 'V100=gpu:v100:4', 'must begin with a GPU model'],
+  ['LOAM_SLURM_GPUS', 'V_100=gpu:v100:4', 'must begin with a GPU model'],
   ['LOAM_SLURM_GPUS', 'T4=gpu:t4', 'must be a generic resource'],
   ['LOAM_SLURM_IMAGES', 'docker', 'must be one of apptainer, enroot, podman'],
   ['LOAM_SLURM_MAX_JOBS', '0', 'must be a whole number from 1 to 10000'],

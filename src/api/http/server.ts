@@ -87,7 +87,7 @@ export function createHttpApp(services: Deps, limits: RateLimits, agents: Reques
   files.use(createApiReference(services, endpoints));
   files.use(createDocs());
   files.use(createClientFiles(services));
-  files.use(schemasRouter());
+  files.use(schemasRouter(services));
   files.use(artifactsRouter(services));
   files.use(logsRouter(services));
   files.use(downloadsRouter(services));

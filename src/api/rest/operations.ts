@@ -42,7 +42,8 @@ export type Parameter = {
   fallback?: unknown;
   range?: { min?: number; max?: number };
   length?: { min?: number; max?: number };
-  choices?: number[];
+  /** The allowed values and the default are those of the catalogue of hardware. */
+  isOfCatalogue: boolean;
   /** The values of an enum that REST accepts, if not all. */
   among?: string[];
   /** Null is allowed, and differs from an omitted value. */
@@ -111,7 +112,7 @@ function readParameters(
       fallback: defaultValue && 'value' in defaultValue ? defaultValue.value : use?.defaultValue,
       range: directiveArguments('range', definition),
       length: directiveArguments('length', definition),
-      choices: directiveArguments('choices', definition)?.values,
+      isOfCatalogue: directiveArguments('catalogue', definition) !== undefined,
       among: checkAmong(name, type, directiveArguments('among', definition)?.values),
       nullable: directiveArguments('nullable', definition) !== undefined,
       stringMap: directiveArguments('stringMap', definition) !== undefined,

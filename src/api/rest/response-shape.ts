@@ -237,7 +237,8 @@ export const directives = parse(`
   "Limits for the OpenAPI document only: domain code enforces them."
   directive @range(min: Int, max: Int) on VARIABLE_DEFINITION
   directive @length(min: Int, max: Int) on VARIABLE_DEFINITION
-  directive @choices(values: [Int!]!) on VARIABLE_DEFINITION
+  "The allowed values and the default are those of the catalogue of hardware, which the domain knows."
+  directive @catalogue on VARIABLE_DEFINITION
   "The values of an enum that REST accepts, in their wire form, if GraphQL accepts more."
   directive @among(values: [String!]!) on VARIABLE_DEFINITION
   "Null is a value, and differs from an omitted parameter."
@@ -251,7 +252,7 @@ type Arguments = {
   inline: object;
   range: { min?: number; max?: number };
   length: { min?: number; max?: number };
-  choices: { values: number[] };
+  catalogue: object;
   among: { values: string[] };
   nullable: object;
 };

@@ -1,4 +1,4 @@
-/** The schema for REST operations: the types and resolvers of the core schema, with enums in their wire form. */
+/** The schema for REST operations: the types and resolvers of the core schema, with enums and names in their wire form. */
 import { MapperKind, mapSchema } from '@graphql-tools/utils';
 import {
   type GraphQLEnumType,
@@ -14,7 +14,10 @@ import { rowAccessOf } from '../../platform/schema/loaded-rows.ts';
 export function toRestSchema(core: GraphQLSchema): GraphQLSchema {
   return mapSchema(core, {
     // TYPE, because a mapper for ENUM_TYPE may only return an enum.
-    [MapperKind.TYPE]: (type) => ('getValues' in type ? wireEnum(type) : undefined),
+    [MapperKind.TYPE]: (type) => {
+      if ('getValues' in type) return wireEnum(type);
+      return type.extensions.isPlainInRest ? plainName(type) : undefined;
+    },
     [MapperKind.OBJECT_FIELD]: withoutPropertyResolver,
   });
 }
@@ -37,6 +40,16 @@ function wireEnum(type: GraphQLEnumType): GraphQLScalarType {
     serialize: (value) => value,
     parseValue: (value) => byName.get(value) ?? value,
     extensions: { wireValues: [...byName.values()] },
+  });
+}
+
+/** Names that REST shows as the catalogue of hardware has them. The domain checks them. */
+function plainName({ name, description }: { name: string; description?: string | null }) {
+  return new GraphQLScalarType<string>({
+    name,
+    description,
+    serialize: (value) => String(value),
+    parseValue: (value) => String(value),
   });
 }
 

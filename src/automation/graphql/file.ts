@@ -53,6 +53,7 @@ builder.queryField('checkJobFile', (t) =>
     args: {
       text: t.arg.string({ required: true, description: 'The text of the file, at most 128 KiB.' }),
     },
-    resolve: (_root, { text }, { viewer }) => automation.checkJobFile(viewer, text),
+    resolve: (_root, { text }, { services, viewer }) =>
+      automation.checkJobFile(services, viewer, text),
   }),
 );

@@ -1,9 +1,10 @@
 /** Reads what a run needs of a commit, on the server that has the repository. */
+
+import { MAX_FILE_BYTES } from '../../base/yaml.ts';
 import { parseCommit } from '../../git/objects/commit.ts';
 import { changedPaths } from '../../git/objects/walk.ts';
 import { defineFolderTask } from '../../repositories/repositories.ts';
 import { JOBS_FILE } from '../file-schema.ts';
-import { MAX_FILE_BYTES } from '../yaml.ts';
 
 export type RunCommit = {
   sha: string;

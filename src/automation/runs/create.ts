@@ -9,11 +9,14 @@ import type {
 } from '../../../prisma/generated/enums.ts';
 import type { Config } from '../../base/config/config.ts';
 import { AppError, notFound } from '../../base/errors.ts';
+import type { Catalogue } from '../../base/hardware.ts';
 import { newId } from '../../base/ids.ts';
 import type { Urls } from '../../base/urls.ts';
+import type { Problem } from '../../base/yaml.ts';
 import { REF_PREFIX } from '../../git/objects/refs.ts';
 import { type Actor, recordAudit } from '../../identity/audit.ts';
 import { type Account, can } from '../../identity/permissions.ts';
+import { readLastingOffer } from '../../jobs/queue/offer.ts';
 import { checkRequest, type SecretBox } from '../../jobs/requests/jobs.ts';
 import { insertRunJobs } from '../../jobs/requests/run-jobs.ts';
 import type { Db } from '../../platform/database/client.ts';
@@ -22,7 +25,6 @@ import { notifyReaders } from '../../platform/events/outbox.ts';
 import { lockRepository, reportRunStatuses } from '../../repositories/repositories.ts';
 import { readJobFile } from '../file.ts';
 import { type PlannedJob, planJobs } from '../job-selection.ts';
-import type { Problem } from '../yaml.ts';
 import type { RunCommit } from './commit.ts';
 
 export type CreateDeps = {
@@ -97,8 +99,9 @@ export async function createRun(
   run: NewRun,
   claim?: (tx: Db) => Promise<boolean>,
 ): Promise<string | null> {
+  const offer = await readLastingOffer(services);
   const { file, problems } =
-    run.text === null ? { file: null, problems: [] } : readJobFile(run.text);
+    run.text === null ? { file: null, problems: [] } : readJobFile(run.text, offer);
   const names = file ? await run.selectJobs(file) : [];
   if (run.text === null || (file && names.length === 0)) {
     if (claim) await inTransaction(services.db, claim);
@@ -122,7 +125,14 @@ export async function createRun(
           if (claim && !(await claim(tx))) return null;
           const id = await insertRun(tx, repository, { ...run, status, plan, problems });
           if (status === 'queued' && run.creator)
-            await startJobs(services, tx, { id, repository, run, planned, creator: run.creator });
+            await startJobs(services, tx, {
+              id,
+              repository,
+              run,
+              planned,
+              offer,
+              creator: run.creator,
+            });
           await notifyReaders(tx, `runs:${repository.id}`);
           return id;
         },
@@ -229,6 +239,8 @@ type JobsToStart = {
   repository: RunRepository;
   run: Pick<NewRun, 'ref' | 'commit' | 'earlier' | 'keepsText' | 'hasMoved'>;
   planned: readonly PlannedJob[];
+  /** What the jobs may request. */
+  offer: Catalogue;
   creator: Account;
 };
 
@@ -236,7 +248,7 @@ type JobsToStart = {
 export async function startJobs(
   services: CreateDeps,
   tx: Db,
-  { id, repository, run, planned, creator }: JobsToStart,
+  { id, repository, run, planned, offer, creator }: JobsToStart,
 ): Promise<void> {
   const { number } = await tx.run.findUniqueOrThrow({ where: { id }, select: { number: true } });
   const { names, byKey } = await chooseNames(tx, repository, number, planned);
@@ -258,16 +270,19 @@ export async function startJobs(
     isFromRef: !run.keepsText && !run.hasMoved,
     jobs: planned.map((job, i) => ({
       key: job.key,
-      request: checkRequest({
-        ...job.settings,
-        namespace: namespace.name,
-        name: names[i] ?? '',
-        repo: source.repo,
-        inputs: job.inputs.map((input) => ({
-          ...input,
-          job: byKey.get(input.job) ?? run.earlier?.get(input.job) ?? input.job,
-        })),
-      }),
+      request: checkRequest(
+        {
+          ...job.settings,
+          namespace: namespace.name,
+          name: names[i] ?? '',
+          repo: source.repo,
+          inputs: job.inputs.map((input) => ({
+            ...input,
+            job: byKey.get(input.job) ?? run.earlier?.get(input.job) ?? input.job,
+          })),
+        },
+        offer,
+      ),
       needs: job.needs,
       matrix: toMatrix(job, byKey),
       maxParallel: job.maxParallel,

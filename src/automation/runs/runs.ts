@@ -6,6 +6,7 @@ import { isRefName } from '../../git/names.ts';
 import { recordAudit } from '../../identity/audit.ts';
 import { type Account, demand, demandAccount, type Viewer } from '../../identity/permissions.ts';
 import { type Rechecks, whileAllowed } from '../../identity/rechecks.ts';
+import { readLastingOffer } from '../../jobs/queue/offer.ts';
 import { cancelInBatches } from '../../jobs/requests/bulk.ts';
 import { listOpenJobsOfRun } from '../../jobs/requests/run-jobs.ts';
 import type { Db } from '../../platform/database/client.ts';
@@ -92,7 +93,7 @@ export async function startRun<S extends Select>(
   const { text } = commit;
   if (text === null)
     throw new AppError('conflict', `ref: ${name} has no file .loam/jobs.yml`, { field: 'ref' });
-  const { file: parsed, problems } = readJobFile(text);
+  const { file: parsed, problems } = readJobFile(text, await readLastingOffer(services));
   const [problem] = problems;
   if (problem)
     throw new AppError('conflict', `ref: .loam/jobs.yml:${problem.line}: ${problem.message}`, {
@@ -141,7 +142,8 @@ export async function approveRun<S extends Select>(
   const account = demandStarter(viewer);
   const { run, repository } = await findRunForAction(services.db, viewer, id, 'job.create');
   const commit = await readRunCommit(services, repository.id, run.sha);
-  const { file } = readJobFile(run.file ?? commit?.text ?? '');
+  const offer = await readLastingOffer(services);
+  const { file } = readJobFile(run.file ?? commit?.text ?? '', offer);
   if (!file) throw new AppError('conflict', 'The commit of the run is no longer in the repository');
   demandOwnFile(account, run, file);
   const hasMoved = await hasRefMoved(services, run);
@@ -160,6 +162,7 @@ export async function approveRun<S extends Select>(
           repository,
           run: { ref: run.ref, commit: run, keepsText: run.file !== null, hasMoved },
           planned,
+          offer,
           creator: account,
         });
         await recordRunAudit(tx, viewer, 'run.approve', run, repository);
@@ -224,7 +227,7 @@ export async function rerunRun<S extends Select>(
   const text = run.file ?? commit?.text;
   if (text == null)
     throw new AppError('conflict', 'The commit of the run is no longer in the repository');
-  const { file } = readJobFile(text);
+  const { file } = readJobFile(text, await readLastingOffer(services));
   if (file) demandOwnFile(account, run, file);
   const jobs = await services.db.job.findMany({
     // Those that ran before a transfer stay in the former namespace.

@@ -15,6 +15,7 @@ import {
   readScheduleOwner,
 } from '../../identity/authenticate.ts';
 import type { Account } from '../../identity/permissions.ts';
+import { readLastingOffer } from '../../jobs/queue/offer.ts';
 import { type Db, inTransaction } from '../../platform/database/client.ts';
 import { retryWhileUnavailable } from '../../platform/database/outage.ts';
 import { runStatement } from '../../platform/database/statement.ts';
@@ -226,12 +227,13 @@ async function startForPush(
   const commit = await readRunCommit(services, repository.id, row.after);
   const creator = row.mayCreateJobs ? await readAccount(services.pool, row.actor) : null;
   const keepsOwner = creator === null && !(await changesFile(services, row, commit));
+  const offer = await readLastingOffer(services);
   const claim = async (tx: Db) => {
     const isOfDefault = await isOfDefaultBranch(tx, row);
     if (isOfDefault && (await isTooEarly(tx, row))) return false;
     if (!(await take(tx, row))) return false;
     if (isOfDefault) {
-      const { file } = commit?.text == null ? { file: null } : readJobFile(commit.text);
+      const { file } = commit?.text == null ? { file: null } : readJobFile(commit.text, offer);
       await refreshSchedules(tx, repository, { file, creator, keepsOwner });
     }
     return true;

@@ -1,10 +1,11 @@
 /** Schedules of repositories: those in the file on the default branch, and those that users create with a file of their own. */
-import type pg from 'pg';
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { AppError, forbidden, invalid, notFound } from '../../base/errors.ts';
+import type { Catalogue } from '../../base/hardware.ts';
 import { isId, newId } from '../../base/ids.ts';
 import { recordAudit } from '../../identity/audit.ts';
 import { type Account, demand, demandAccount, type Viewer } from '../../identity/permissions.ts';
+import { type OfferDeps, readLastingOffer } from '../../jobs/queue/offer.ts';
 import type { Db } from '../../platform/database/client.ts';
 import { inTransaction, violatesUnique } from '../../platform/database/client.ts';
 import {
@@ -19,7 +20,7 @@ import { type JobFile, readJobFile } from '../file.ts';
 import { JOB_KEY } from '../file-schema.ts';
 import type { RunRepository } from '../runs/create.ts';
 
-type Deps = { db: Db; pool: pg.Pool };
+type Deps = OfferDeps & { db: Db };
 export type ScheduleRow = Prisma.ScheduleGetPayload<object>;
 
 const MAX_SCHEDULES = 50;
@@ -54,7 +55,7 @@ type ScheduleInput = RepositoryId & {
  * @throws AppError 400, 401, 403, 404 for the repository, 409 if the name is taken or there are too many
  */
 export async function createSchedule(
-  { db }: Deps,
+  { db, ...services }: Deps,
   viewer: Viewer,
   { name, cron, timezone, file: text, ...key }: ScheduleInput,
 ): Promise<ScheduleRow> {
@@ -71,7 +72,7 @@ export async function createSchedule(
   const time = { cron, timezone: timezone ?? DEFAULT_TIMEZONE };
   const problem = cronProblem(time);
   if (problem) throw invalid(problem.field, problem.message);
-  const jobNames = checkFile(text);
+  const jobNames = checkFile(text, await readLastingOffer(services));
   return inTransaction(db, async (tx) => {
     await lockRepository(tx, id);
     const row = await demandRepository(tx, viewer, { id }, 'job.create', { name: true });
@@ -107,8 +108,8 @@ export async function createSchedule(
 }
 
 /** @returns the names of the jobs @throws AppError 400 naming `file` */
-function checkFile(text: string): string[] {
-  const { file, problems } = readJobFile(text);
+function checkFile(text: string, offer: Catalogue): string[] {
+  const { file, problems } = readJobFile(text, offer);
   const [problem] = problems;
   if (problem) throw invalid('file', `line ${problem.line}: ${problem.message}`);
   const names = [...(file?.jobs ?? [])].flatMap(([name, { on }]) => (on?.manual ? [name] : []));

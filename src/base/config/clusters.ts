@@ -11,7 +11,6 @@
 import { readFileSync } from 'node:fs';
 import { parse as parseYaml } from 'yaml';
 import { z } from 'zod';
-import { REGIONS } from '../hardware.ts';
 import { type KubernetesConfig, kubernetesOptions } from './kubernetes.ts';
 import { type SlurmConfig, slurmOptions } from './slurm.ts';
 
@@ -39,7 +38,7 @@ const name = z
   .string()
   .regex(/^[a-z0-9][a-z0-9-]{0,30}$/, 'must have lower-case letters, digits and hyphens only')
   .refine((text) => !RESERVED.includes(text), `must not be ${RESERVED.join(', ')}`);
-const regions = z.array(z.enum(REGIONS)).min(1).optional();
+const regions = z.array(z.string()).min(1).optional();
 
 const engine = z.discriminatedUnion('kind', [
   z.strictObject({ kind: z.literal('process'), regions }),
@@ -71,8 +70,8 @@ const file = z.strictObject({ engines: z.array(engine).min(1) }).superRefine(({ 
     );
 });
 
-/** @throws Error that names the place in the file */
-export function readEnginesFile(path: string): Engines {
+/** @param known the regions of the catalogue @throws Error that names the place in the file */
+export function readEnginesFile(path: string, known: readonly string[]): Engines {
   const { data, error } = file.safeParse(parseYaml(readFileSync(path, 'utf8')));
   if (error) {
     const [issue] = error.issues;
@@ -82,6 +81,12 @@ export function readEnginesFile(path: string): Engines {
     throw new Error(`${path}: ${at?.join('').slice(1) || 'the file'}: ${issue?.message}`);
   }
   const { engines } = data;
+  for (const [index, { regions = [] }] of engines.entries())
+    for (const [i, region] of regions.entries())
+      if (!known.includes(region))
+        throw new Error(
+          `${path}: engines[${index}].regions[${i}]: must be one of ${known.join(', ')}`,
+        );
   const isOwn = ({ kind }: (typeof engines)[0]) => kind === 'process' || kind === 'docker';
   const own = engines.filter(isOwn);
   const [first] = own;

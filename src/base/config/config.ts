@@ -1,5 +1,5 @@
 /**
- * Configuration, read once from the environment. No other file reads `process.env` for settings.
+ * Configuration, read once from the environment; only the file of `hardware` is read again. No other file reads `process.env` for settings.
  *
  * To add a variable: a row of `VARIABLES`, a row of the table in docs/configuration.md, a field of `Config`. An invalid
  * value throws a `ConfigError` whose message begins with the variable's name; the program prints that line and exits.
@@ -16,6 +16,7 @@ import {
   readDockerConfig,
   readEngineConfigs,
 } from './docker.ts';
+import { CurrentCatalogue } from './hardware-file.ts';
 import * as kinds from './kinds.ts';
 import { SECRET_VARIABLES } from './kinds.ts';
 import {
@@ -84,6 +85,8 @@ export type Config = {
   diskFloor: number;
   database: DatabaseConfig;
   admin: { username: string; token?: string };
+  /** What jobs may request, and its prices. The only setting that changes while the process runs. */
+  hardware: CurrentCatalogue;
   /** How jobs run on the machines that Loam manages itself; `none`: only clusters run jobs. */
   runner: OwnMachines['runner'] | 'none';
   /** The clusters that run jobs; unset: this worker drives no cluster. */
@@ -142,7 +145,10 @@ export type Config = {
   logLevel: 'fatal' | 'error' | 'warn' | 'info' | 'debug' | 'trace' | 'silent';
 };
 
-/** An error that the operator has to fix. Its message, one line without secrets, is printed without a stack trace. */
+/**
+ * An error that the operator has to fix. Its message has no secrets, is one line (or one line for each mistake of a file), and is
+ * printed without a stack trace.
+ */
 export class ConfigError extends Error {
   override name = 'ConfigError';
 }
@@ -227,6 +233,11 @@ export const VARIABLES = {
     '',
     'token of the first user; unset: the first start generates a token and prints it',
     kinds.token,
+  ],
+  LOAM_HARDWARE: [
+    '',
+    'YAML file with the GPU models, regions and prices that jobs may request, read again on SIGHUP; unset: the catalogue of the API contract',
+    kinds.localPath,
   ],
   LOAM_RUNNER: [
     'auto',
@@ -346,6 +357,7 @@ export function readConfig(env: Env = process.env): Config {
       : readValues(env, DOCKER_VARIABLES),
   );
   const dockerHosts = values.LOAM_DOCKER_HOSTS;
+  const hardware = readHardware(values.LOAM_HARDWARE);
   const storage = values.LOAM_STORAGE ?? { kind: 'folder', path: join(dataDir, 'storage') };
   return {
     role: values.LOAM_ROLE,
@@ -368,7 +380,8 @@ export function readConfig(env: Env = process.env): Config {
     database: database ? { kind: 'url', url: database } : { kind: 'embedded' },
     admin: { username: values.LOAM_ADMIN, ...(token && { token }) },
     gitTransfers: values.LOAM_GIT_TRANSFERS,
-    ...readRunners(env, values),
+    hardware,
+    ...readRunners(env, values, hardware.current.regions),
     docker,
     ...(dockerHosts && { engines: readEngineConfigs(dockerHosts, docker) }),
     defaultImage: values.LOAM_DEFAULT_IMAGE,
@@ -407,15 +420,24 @@ export function readConfig(env: Env = process.env): Config {
   };
 }
 
+function readHardware(path: string | undefined): CurrentCatalogue {
+  try {
+    return new CurrentCatalogue(path ?? null);
+  } catch (error) {
+    throw new ConfigError(`LOAM_HARDWARE: ${(error as Error).message}`);
+  }
+}
+
 /** An empty variable counts as unset. */
 function readRunners(
   env: Env,
   values: Values<typeof VARIABLES>,
+  regions: readonly string[],
 ): Pick<Config, 'runner' | 'clusters' | 'ownMachines'> {
   const { LOAM_RUNNER: runner, LOAM_CLUSTERS: file } = values;
   if (file !== undefined) {
     try {
-      const { clusters, own } = readEnginesFile(file);
+      const { clusters, own } = readEnginesFile(file, regions);
       return { runner: own?.runner ?? 'none', clusters, ...(own && { ownMachines: own }) };
     } catch (error) {
       throw new ConfigError(`LOAM_CLUSTERS: ${(error as Error).message}`);

@@ -2,8 +2,16 @@
 import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { z } from 'zod';
-import { GPUS } from '../hardware.ts';
-import { engineAddress, engineName, image, images, localPath, oneOf, refuse } from './kinds.ts';
+import {
+  engineAddress,
+  engineName,
+  gpuModel,
+  image,
+  images,
+  localPath,
+  oneOf,
+  refuse,
+} from './kinds.ts';
 
 /* `LOAM_DOCKER_HOSTS`: the engines of a worker that drives several engines. */
 
@@ -70,9 +78,8 @@ function parseOptions(query: string): EngineOptions | { wrong: string } {
 function parseGpus(text: string): Record<string, number> | null {
   const gpus: Record<string, number> = {};
   for (const part of text.split('+')) {
-    const [, model = '', count] = /^([\w-]+):([1-9]\d{0,2})$/.exec(part) ?? [];
-    if (model === 'none' || !(GPUS as readonly string[]).includes(model) || model in gpus)
-      return null;
+    const [, model = '', count] = /^([^:]+):([1-9]\d{0,2})$/.exec(part) ?? [];
+    if (!gpuModel.safeParse(model).success || model in gpus) return null;
     gpus[model] = Number(count);
   }
   return gpus;

@@ -5,6 +5,7 @@
 import { isIP } from 'node:net';
 import { resolve } from 'node:path';
 import { z } from 'zod';
+import { GPU_NAME, NO_GPU } from '../hardware.ts';
 import { parseAllowedImages } from '../image-reference.ts';
 import { namespaceNameError } from '../names.ts';
 import { OIDC_SECRETS } from './oidc.ts';
@@ -97,6 +98,12 @@ export const images = z.string().transform((text, ctx) => {
   if (!('wrong' in allowed)) return allowed;
   return refuse(ctx, `${JSON.stringify(allowed.wrong)} is not a valid image pattern`);
 });
+
+/** Name of a GPU model. The catalogue need not have it: its GPUs are then offered without a price. */
+export const gpuModel = z
+  .string()
+  .regex(GPU_NAME, 'must be letters, digits, dots and hyphens, such as RTX-4090')
+  .refine((name) => name.toLowerCase() !== NO_GPU, 'must not be none, which means no GPU');
 
 /** Name of an engine's network or runtime. */
 export const engineName = z

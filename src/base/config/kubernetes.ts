@@ -3,8 +3,7 @@
  * `kubernetesOptions`.
  */
 import { z } from 'zod';
-import { GPUS } from '../hardware.ts';
-import { image, integer, oneOf, refuse } from './kinds.ts';
+import { gpuModel, image, integer, oneOf, refuse } from './kinds.ts';
 
 const LABEL_NAME = /^[A-Za-z0-9](?:[\w.-]{0,61}[A-Za-z0-9])?$/;
 const DNS_NAME = /^[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?$/;
@@ -54,9 +53,6 @@ const gpu = z.strictObject({
   nodeSelector: labels.default({}),
 });
 
-/** A job without a GPU needs no entry. */
-const GPU_MODELS = GPUS.filter((model) => model !== 'none');
-
 /** Any recent Node with tar and mkfifo is enough. */
 const DEFAULT_AGENT_IMAGE = 'node:26-slim';
 /** The same as that of the Docker runner. */
@@ -84,9 +80,8 @@ export const kubernetesOptions = z
     imagePullSecrets: z.array(objectName).default([]),
     /** Whether a job runs as the user of its image, which may be root; false: as user 1000. */
     allowRoot: z.boolean().default(false),
-    gpus: z
-      .partialRecord(z.enum(GPU_MODELS, `must be one of ${GPU_MODELS.join(', ')}`), gpu)
-      .default({}),
+    /** A job without a GPU needs no entry. */
+    gpus: z.record(gpuModel, gpu).default({}),
     /** The most that one job gets; unset: what the largest node has. */
     maxCpus: z.number().min(0.1).max(1_024).optional(),
     maxMemoryGb: z.number().min(0.125).max(65_536).optional(),
@@ -156,11 +151,11 @@ const GPU_FORM =
 
 /** `H100-80GB:8?label=gpu=h100,T4:4?resource=example.com/t4` */
 const gpuList = z.string().transform((text, ctx) => {
-  const parsed: z.input<typeof kubernetesOptions>['gpus'] = {};
+  const parsed: Record<string, z.input<typeof gpu>> = {};
   for (const entry of text.split(',').map((part) => part.trim())) {
-    const [, model = '', max, query = ''] = /^([\w-]+):([1-9]\d?)(?:\?(.*))?$/.exec(entry) ?? [];
-    const known = GPU_MODELS.find((name) => name === model);
-    if (!known || known in parsed) return refuse(ctx, `${JSON.stringify(entry)} ${GPU_FORM}`);
+    const [, model = '', max, query = ''] = /^([^:]+):([1-9]\d?)(?:\?(.*))?$/.exec(entry) ?? [];
+    if (!gpuModel.safeParse(model).success || model in parsed)
+      return refuse(ctx, `${JSON.stringify(entry)} ${GPU_FORM}`);
     const options: z.input<typeof gpu> = { max: Number(max) };
     for (const pair of query.split('&').filter(Boolean)) {
       const [, key = '', value = ''] = /^(\w+)=(.+)$/.exec(pair) ?? [];
@@ -169,7 +164,7 @@ const gpuList = z.string().transform((text, ctx) => {
       else if (label) options.nodeSelector = { ...options.nodeSelector, ...label };
       else return refuse(ctx, `${JSON.stringify(entry)} ${GPU_FORM}`);
     }
-    parsed[known] = options;
+    parsed[model] = options;
   }
   return parsed;
 });

@@ -3,8 +3,7 @@
  * `slurmOptions`.
  */
 import { z } from 'zod';
-import { GPUS } from '../hardware.ts';
-import { integer, localPath, oneOf, refuse } from './kinds.ts';
+import { gpuModel, integer, localPath, oneOf, refuse } from './kinds.ts';
 
 /** A name that Slurm's administrators choose. It becomes part of an argument of `sbatch`. */
 const name = z
@@ -31,9 +30,6 @@ const IMAGE_PROGRAMS = ['apptainer', 'enroot', 'podman'] as const;
 export type ImageProgram = (typeof IMAGE_PROGRAMS)[number];
 const imageProgram = oneOf(...IMAGE_PROGRAMS);
 
-const MODELS = GPUS.filter((model) => model !== 'none');
-type Model = (typeof MODELS)[number];
-
 /** The generic resource of a GPU model, and the most that one job may have. */
 type Gres = { gres: string; max: number };
 
@@ -50,24 +46,20 @@ const gres = z.string().transform((text, ctx): Gres => {
 
 /** `A100-80GB=gpu:a100:4,T4=gpu:t4:8` */
 const gpus = z.string().transform((text, ctx) => {
-  const parsed: { [M in Model]?: Gres } = {};
+  const parsed: Record<string, Gres> = {};
   for (const entry of text.split(',').map((part) => part.trim())) {
     const [model = '', ...rest] = entry.split('=');
     const value = gres.safeParse(rest.join('='));
-    if (!isModel(model) || model in parsed)
+    if (!gpuModel.safeParse(model).success || model in parsed)
       return refuse(
         ctx,
-        `${JSON.stringify(entry)} must begin with a GPU model (${MODELS.join(', ')}), named once, and =`,
+        `${JSON.stringify(entry)} must begin with a GPU model such as A100-80GB, named once, and =`,
       );
     if (!value.success) return refuse(ctx, value.error.issues[0]?.message ?? 'is invalid');
     parsed[model] = value.data;
   }
   return parsed;
 });
-
-function isModel(text: string): text is Model {
-  return (MODELS as readonly string[]).includes(text);
-}
 
 const MAX_CPUS = 4_096;
 const MAX_MEMORY_GB = 65_536;
@@ -82,7 +74,7 @@ export const slurmOptions = z.strictObject({
   qos: name.optional(),
   constraint: constraint.optional(),
   /** GPU model → generic resource and the most of it that one job may have, such as `gpu:a100:4`. */
-  gpus: z.partialRecord(z.enum(MODELS), gres).default({}),
+  gpus: z.record(gpuModel, gres).default({}),
   /** Node.js on the nodes. */
   node: program.default('node'),
   /** Folder that the nodes and this machine share; unset: the temporary folder of each node. */

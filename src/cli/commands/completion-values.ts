@@ -1,7 +1,7 @@
 /** The values that `loam complete` offers: names that the server has, and words of the schema. */
 import { type Program, toArray } from '../command.ts';
 import { connectHere, type LocalConnection } from '../connection.ts';
-import { GPU_NAMES, REGION_NAMES, STATUS_NAMES } from '../options.ts';
+import { STATUS_NAMES } from '../options.ts';
 import { graphql } from '../sdk/graphql.ts';
 
 export type ValueKind =
@@ -30,6 +30,9 @@ const JOBS = graphql(`
     }
   }
 `);
+const HARDWARE = graphql(`
+  query CompleteHardware { jobOptions { gpus { name } regions { name } } }
+`);
 const NAMESPACES = graphql(`
   query CompleteNamespaces {
     viewer { namespace { name } organizations(first: 100) { nodes { name } } }
@@ -44,8 +47,6 @@ export async function readValues(
   word: string,
 ): Promise<readonly string[]> {
   if (kind === 'status') return STATUS_NAMES;
-  if (kind === 'gpu') return GPU_NAMES;
-  if (kind === 'region') return REGION_NAMES;
   let timer: ReturnType<typeof setTimeout> | undefined;
   const late = new Promise<string[]>((resolve) => {
     timer = setTimeout(() => resolve([]), TIMEOUT_MS);
@@ -61,7 +62,7 @@ export async function readValues(
 }
 
 const NAMES: Record<
-  'job' | 'repository' | 'run' | 'namespace' | 'machine',
+  Exclude<ValueKind, 'status'>,
   (connection: LocalConnection, word: string) => Promise<string[]>
 > = {
   job: readJobs,
@@ -69,7 +70,13 @@ const NAMES: Record<
   run: readRuns,
   namespace: readNamespaces,
   machine: readMachines,
+  gpu: async (connection) => (await readHardware(connection)).gpus.map(({ name }) => name),
+  region: async (connection) => (await readHardware(connection)).regions.map(({ name }) => name),
 };
+
+async function readHardware({ client }: LocalConnection) {
+  return (await client.graphql(HARDWARE, {})).jobOptions ?? { gpus: [], regions: [] };
+}
 
 /** The newest jobs, and their arrays: of the namespace of the word, else of that of the clone or of the user. */
 async function readJobs(

@@ -3,7 +3,7 @@ import type { ResultOf } from 'gql.tada';
 import type { Program } from '../command.ts';
 import { connect } from '../connection.ts';
 import { namingFlags } from '../flag-errors.ts';
-import { collect, collectPairs, parseCount, parseMinutes, parseRegion, quote } from '../options.ts';
+import { collect, collectPairs, parseCount, parseMinutes, quote } from '../options.ts';
 import { graphql } from '../sdk/graphql.ts';
 import type { Region } from '../sdk/job-info.ts';
 import { enumOf, fromEnum } from '../sdk/job-input.ts';
@@ -127,7 +127,7 @@ export function addMachineCommands(program: Program): void {
       parseCount,
       1,
     )
-    .option('--region <regions>', 'run only jobs of these regions', collectRegions)
+    .option('--region <regions>', 'run only jobs of these regions', collect)
     .option('--label <KEY=VALUE>', 'a label of the machine; may be repeated', collectPairs)
     .option('--json', 'print the command and the token as JSON')
     .addHelpText(
@@ -266,8 +266,4 @@ function describeGpus(gpus: readonly Pick<Machine['gpus'][number], 'name' | 'job
       return `${own.length} × ${model} (${own.filter(({ job }) => job === null).length} free)`;
     })
     .join(', ');
-}
-
-function collectRegions(text: string, before: readonly string[] = []): string[] {
-  return [...before, ...collect(text).map(parseRegion)];
 }

@@ -20,7 +20,6 @@ import {
   parseGb,
   parseGpus,
   parseMinutes,
-  parseRegion,
   quote,
   toShell,
 } from '../options.ts';
@@ -103,7 +102,7 @@ export function addRunCommand(program: Program): void {
     .option('--cpu <n>', 'vCPUs', parseCount)
     .option('--memory <size>', 'memory, such as 64G', parseGb)
     .option('--disk <size>', 'disk, such as 200G', parseGb)
-    .option('--region <region>', 'region, such as us-east-1', parseRegion)
+    .option('--region <region>', 'region, such as us-east-1')
     .option('--image <image>', 'container image')
     .option('--repo <repo[@branch]>', 'run this repository instead of the working directory')
     .option('--env <name[=value]>', 'environment variable (repeatable)', collectVariables)

@@ -112,6 +112,7 @@ _MAX_PAUSE_S = 5.0
 _MAX_RETRY_AFTER_S = 60.0
 _MAX_MESSAGE = 2_000
 _MAX_REDIRECTS = 5
+_CONTRACT_GPUS = frozenset({"none", "T4", "L4", "A100-40GB", "A100-80GB", "H100-80GB"})
 _WEBHOOKS = "/auth/v1/seed/webhooks"
 _FINAL = frozenset({"SUCCEEDED", "FAILED", "CANCELLED", "TIMED_OUT"})
 # Codes whose message begins with the field at fault.
@@ -517,7 +518,7 @@ class Client:
             "repo": repo,
             "image": image,
             "branch": branch,
-            "gpu": "none" if _enum(gpu) == "NONE" else _enum(gpu).replace("_", "-"),
+            "gpu": _gpu(gpu),
             "gpu_count": gpu_count,
             "cpu": cpu,
             "memory_gb": memory_gb,
@@ -569,9 +570,8 @@ class Client:
             for key, value in given.items()
         }
         job_input["namespace"] = namespace
-        for key in ("gpu", "region"):
-            if key in given:
-                job_input[key] = _enum(given[key])
+        if "region" in given:
+            job_input["region"] = _enum(given["region"])
         if "env" in given:
             job_input["env"] = [
                 {"name": key, "value": value} for key, value in given["env"].items()
@@ -1995,6 +1995,12 @@ def _spelled(answer: Any) -> Any:
 
 def _enum(text: str) -> str:
     return re.sub(r"\W", "_", text).upper()
+
+
+def _gpu(text: str) -> str:
+    """A GPU model as REST spells it: those of the contract in any case, others unchanged."""
+    name = "none" if _enum(text) == "NONE" else _enum(text).replace("_", "-")
+    return name if name in _CONTRACT_GPUS else text
 
 
 def _plain(value: str | None) -> str | None:

@@ -15,5 +15,8 @@ export const graphql = initGraphQLTada<{
     /** Up to 2^53 - 1. */
     SafeInt: number;
     JSON: unknown;
+    /** A name of the catalogue of hardware. */
+    Gpu: string;
+    Region: string;
   };
 }>();

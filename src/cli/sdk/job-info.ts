@@ -2,8 +2,22 @@
 import type { OptionNames } from './options.ts';
 
 export type JobStatus = 'QUEUED' | 'RUNNING' | 'SUCCEEDED' | 'FAILED' | 'TIMED_OUT' | 'CANCELLED';
-export type Gpu = 'NONE' | 'T4' | 'L4' | 'A100_40GB' | 'A100_80GB' | 'H100_80GB';
-export type Region = 'US_EAST_1' | 'US_WEST_2' | 'EU_WEST_1' | 'EU_CENTRAL_1' | 'AP_NORTHEAST_1';
+/** Those of the API contract; a server may have other names, such as `RTX-4090`. */
+export type Gpu =
+  | 'NONE'
+  | 'T4'
+  | 'L4'
+  | 'A100_40GB'
+  | 'A100_80GB'
+  | 'H100_80GB'
+  | (string & Record<never, never>);
+export type Region =
+  | 'US_EAST_1'
+  | 'US_WEST_2'
+  | 'EU_WEST_1'
+  | 'EU_CENTRAL_1'
+  | 'AP_NORTHEAST_1'
+  | (string & Record<never, never>);
 
 /** A job as it was when it was read. Times are ISO 8601, in UTC; null means: not yet, or not given. */
 export type JobInfo = {

@@ -203,13 +203,21 @@ function toConcurrency({ group, onConflict }: NonNullable<JobOptions['concurrenc
 export function parseGpu(text: string): { gpu: Gpu; gpuCount?: number } {
   const [model = '', count, ...more] = text.split(':');
   const isCount = count === undefined || /^\d+$/.test(count);
-  if (!isCount || more.length > 0 || !/^[\w-]+$/.test(model))
+  if (!isCount || more.length > 0 || !/^[\w./-]+$/.test(model))
     throw new LoamError(
       'invalid_request',
       `gpu: ${text} must be a model and a number, such as A100-80GB:2`,
       { status: 400, field: 'gpu' },
     );
-  return { gpu: enumOf<Gpu>(model), ...(count !== undefined && { gpuCount: Number(count) }) };
+  return { gpu: gpuOf(model), ...(count !== undefined && { gpuCount: Number(count) }) };
+}
+
+const CONTRACT_GPUS: readonly Gpu[] = ['NONE', 'T4', 'L4', 'A100_40GB', 'A100_80GB', 'H100_80GB'];
+
+/** A model as people write it, as the schema has it: those of the contract in any case, others unchanged. */
+export function gpuOf(text: string): Gpu {
+  const name = enumOf<Gpu>(text);
+  return CONTRACT_GPUS.includes(name) ? name : text;
 }
 
 /** A value as people write it, `us-east-1`, as the schema has it. The server refuses unknown values. */

@@ -1,6 +1,7 @@
 /** GraphQL enums of jobs: status, hardware, sort keys. */
 
-import type { GPUS, REGIONS } from '../../base/hardware.ts';
+import { GraphQLError } from 'graphql';
+import { CONTRACT, gpuNames } from '../../base/hardware.ts';
 import { builder } from '../../platform/schema/builder.ts';
 import type * as jobs from '../requests/jobs.ts';
 import type { Sort } from '../requests/lists.ts';
@@ -35,29 +36,51 @@ export const JobStatus = defineEnum(
   },
   'The status of a job. All statuses except `QUEUED` and `RUNNING` are final.',
 );
-export const Gpu = defineEnum(
-  'Gpu',
+/**
+ * Defines a scalar for names of the catalogue of hardware, which an operator changes. It was an enum of the names of the
+ * contract, so it still shows these as `A100_80GB`, and takes literals of an enum as well as strings. It shows other names as they
+ * are. REST shows all as they are (`extensions.isPlainInRest`).
+ */
+function defineName(
+  name: 'Gpu' | 'Region',
   {
-    'A100-40GB': 'NVIDIA A100 with 40 GB.',
-    'A100-80GB': 'NVIDIA A100 with 80 GB.',
-    'H100-80GB': 'NVIDIA H100 with 80 GB.',
-    L4: 'NVIDIA L4.',
-    T4: 'NVIDIA T4.',
-    none: 'No GPU.',
-  } satisfies Record<(typeof GPUS)[number], string>,
-  'A GPU model.',
-);
-export const Region = defineEnum(
-  'Region',
-  {
-    'us-east-1': 'Eastern United States.',
-    'us-west-2': 'Western United States.',
-    'eu-west-1': 'Western Europe.',
-    'eu-central-1': 'Central Europe.',
-    'ap-northeast-1': 'Northeastern Asia.',
-  } satisfies Record<(typeof REGIONS)[number], string>,
-  'The region in which a job runs.',
-);
+    known,
+    toName,
+    description,
+  }: {
+    /** The names of the contract. */
+    known: readonly string[];
+    /** The name in the catalogue of a name in which a client wrote `_` for `-`. */
+    toName: (text: string) => string;
+    description: string;
+  },
+) {
+  const byEnumName = new Map(known.map((value) => [toEnumName(value), value]));
+  return builder.scalarType(name, {
+    description,
+    extensions: { isPlainInRest: true },
+    serialize: (value) => (known.includes(value) ? toEnumName(value) : value),
+    parseValue: (value) => {
+      if (typeof value !== 'string' || value.length > MAX_NAME_LENGTH)
+        throw new GraphQLError('must be a name', { extensions: { code: 'INVALID_REQUEST' } });
+      return byEnumName.get(toEnumName(value)) ?? toName(value.replaceAll('_', '-'));
+    },
+  });
+}
+const MAX_NAME_LENGTH = 100;
+
+export const Gpu = defineName('Gpu', {
+  known: gpuNames(CONTRACT),
+  toName: (text) => text,
+  description:
+    'A GPU model: `A100_40GB`, `A100_80GB`, `H100_80GB`, `L4`, `T4`, another name that the operator of the server has added, such as `"RTX-4090"`, or `NONE`. `jobOptions` lists the models. A model of the first five may be written as in REST, too: `"A100-40GB"`.',
+});
+export const Region = defineName('Region', {
+  known: CONTRACT.regions,
+  toName: (text) => text.toLowerCase(),
+  description:
+    'The region in which a job runs: `US_EAST_1`, `US_WEST_2`, `EU_WEST_1`, `EU_CENTRAL_1`, `AP_NORTHEAST_1`, or another name that the operator of the server has added, such as `"lab"`. `jobOptions` lists the regions.',
+});
 export const JobSort = defineEnum(
   'JobSort',
   {

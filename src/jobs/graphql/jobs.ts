@@ -98,7 +98,7 @@ export const Job = builder.prismaNode('Job', {
       type: Gpu,
       description: 'The GPU model.',
       select: { gpu: true },
-      resolve: ({ gpu }) => gpu as never,
+      resolve: ({ gpu }) => gpu,
     }),
     gpuCount: t.exposeInt('gpuCount', {
       description: 'The number of GPUs; meaningless if `gpu` is `NONE`.',
@@ -112,7 +112,7 @@ export const Job = builder.prismaNode('Job', {
       type: Region,
       description: 'The region in which the job runs.',
       select: { region: true },
-      resolve: ({ region }) => region as never,
+      resolve: ({ region }) => region,
     }),
     timeoutMinutes: t.exposeInt('timeoutMinutes', {
       description: 'The timeout of an attempt in minutes.',

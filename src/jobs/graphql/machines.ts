@@ -1,5 +1,4 @@
 /** GraphQL types of the machines that joined, and of worker tokens. */
-import type { Region as RegionName } from '../../base/hardware.ts';
 import { builder, deletionPayload, INPUT } from '../../platform/schema/builder.ts';
 import type { MachineFacts, MachineSample } from '../../runners/machines/protocol.ts';
 import * as machines from '../machines/machines.ts';
@@ -91,7 +90,7 @@ const Machine = builder.objectRef<machines.MachineState>('JoinedMachine').implem
     regions: t.field({
       type: [Region],
       description: REGIONS_DESCRIPTION,
-      resolve: ({ regions }) => regions as RegionName[],
+      resolve: ({ regions }) => regions,
     }),
     labels: t.expose('labels', { type: [JobLabel], description: 'The labels of its token.' }),
     hostname: t.string({
@@ -179,7 +178,7 @@ const Token = builder.objectRef<tokens.WorkerToken>('WorkerToken').implement({
     regions: t.field({
       type: [Region],
       description: REGIONS_DESCRIPTION,
-      resolve: ({ regions }) => regions as RegionName[],
+      resolve: ({ regions }) => regions,
     }),
     labels: t.expose('labels', { type: [JobLabel], description: 'The labels of its machines.' }),
     machines: t.exposeStringList('machines', {

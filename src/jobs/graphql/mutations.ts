@@ -1,6 +1,5 @@
 /** GraphQL mutations of jobs, and the check before one is created. */
 import type { Prisma } from '../../../prisma/generated/client.ts';
-import { HARDWARE_DEFAULTS } from '../../base/hardware.ts';
 import { builder, deletionPayload, INPUT } from '../../platform/schema/builder.ts';
 import { selectForChild } from '../../platform/schema/select.ts';
 import { checkJob, type JobCheck } from '../requests/job-check.ts';
@@ -61,20 +60,19 @@ const CreateJobInput = builder.inputType('CreateJobInput', {
     }),
     gpu: t.field({ type: Gpu, required: true, description: 'The GPU model, or `NONE`.' }),
     gpuCount: t.int({
-      defaultValue: HARDWARE_DEFAULTS.gpuCount,
-      description: 'The number of GPUs: 1, 2, 4 or 8.',
+      description:
+        'The number of GPUs: 1, 2, 4 or 8, if the operator of the server has not set other numbers. Default: 1.',
     }),
     cpu: t.int({
-      defaultValue: HARDWARE_DEFAULTS.cpu,
-      description: 'The number of vCPUs: 2, 4, 8, 16, 32, 64 or 96, and at least one for each GPU.',
+      description:
+        'The number of vCPUs, one of those in `jobOptions` and at least one for each GPU. Default: 8 if the server offers it.',
     }),
     memoryGb: t.int({
-      defaultValue: HARDWARE_DEFAULTS.memoryGb,
-      description: 'Memory in GB: a quarter to 16 for each vCPU.',
+      description:
+        'Memory in GB, within the range for each vCPU in `jobOptions`. Default: 32 if that is in the range.',
     }),
     diskGb: t.int({
-      defaultValue: HARDWARE_DEFAULTS.diskGb,
-      description: 'Disk in GB. Its contents are deleted when the job ends.',
+      description: 'Disk in GB. Default: 100. Its contents are deleted when the job ends.',
     }),
     env: t.field({
       type: [EnvironmentVariableInput],
@@ -99,8 +97,8 @@ const CreateJobInput = builder.inputType('CreateJobInput', {
     }),
     region: t.field({
       type: Region,
-      defaultValue: HARDWARE_DEFAULTS.region,
-      description: 'The region to run in.',
+      description:
+        'The region to run in. Default: `US_EAST_1`, or the first one of a server that does not have it.',
     }),
     timeoutMinutes: t.int({
       defaultValue: REQUEST_RULES.timeoutMinutes.default,

@@ -14,8 +14,6 @@ import {
 } from '../requests/request.ts';
 import { Gpu, Region } from './enums.ts';
 
-const { HARDWARE_DEFAULTS: DEFAULTS } = hardware;
-
 const GpuOptionType = builder.objectRef<GpuOption>('GpuOption').implement({
   description: 'A GPU model that a job can request, or none.',
   fields: (t) => ({
@@ -25,12 +23,13 @@ const GpuOptionType = builder.objectRef<GpuOption>('GpuOption').implement({
     }),
     memoryGb: t.exposeInt('memoryGb', {
       nullable: true,
-      description: 'The memory of one GPU in GB; null for `NONE`.',
+      description: 'The memory of one GPU in GB; null if it is unknown, and for `NONE`.',
     }),
     pricePerHour: t.expose('pricePerHour', {
       type: 'Decimal',
       description: 'The price of one GPU per hour.',
     }),
+    counts: t.exposeIntList('counts', { description: 'The numbers that a job may request.' }),
     maxOffered: t.exposeInt('maxOffered', {
       nullable: true,
       description:
@@ -39,22 +38,20 @@ const GpuOptionType = builder.objectRef<GpuOption>('GpuOption').implement({
   }),
 });
 
-const RegionOption = builder
-  .objectRef<(typeof hardware.REGIONS)[number]>('RegionOption')
-  .implement({
-    description: 'A region in which a job can run.',
-    fields: (t) => ({
-      region: t.field({
-        type: Region,
-        description: 'The region, as named in GraphQL.',
-        resolve: (region) => region,
-      }),
-      name: t.string({
-        description: 'The region, as named in REST and webhooks, such as `us-east-1`.',
-        resolve: (region) => region,
-      }),
+const RegionOption = builder.objectRef<string>('RegionOption').implement({
+  description: 'A region in which a job can run.',
+  fields: (t) => ({
+    region: t.field({
+      type: Region,
+      description: 'The region, as named in GraphQL.',
+      resolve: (region) => region,
     }),
-  });
+    name: t.string({
+      description: 'The region, as named in REST and webhooks, such as `us-east-1`.',
+      resolve: (region) => region,
+    }),
+  }),
+});
 
 const MachineSizeType = builder.objectRef<MachineSize>('MachineSize').implement({
   description: 'The size of a machine that runs jobs.',
@@ -136,9 +133,9 @@ const LabelRules = builder.objectRef<object>('LabelRules').implement({
   }),
 });
 
-const JobOptions = builder.objectRef<object>('JobOptions').implement({
+const JobOptions = builder.objectRef<hardware.Catalogue>('JobOptions').implement({
   description:
-    'The options of a job and their prices. The price per hour is the sum for GPUs, vCPUs and memory; disk is free.',
+    'The options of a job and their prices now, which a job keeps that is created now. The price per hour is the sum for GPUs, vCPUs, memory and disk.',
   fields: (t) => ({
     gpus: t.field({
       type: [GpuOptionType],
@@ -167,62 +164,81 @@ const JobOptions = builder.objectRef<object>('JobOptions').implement({
       resolve: (_options, args, { services }) => suggestSize(services, args),
     }),
     gpuCounts: t.intList({
-      description: 'The allowed numbers of GPUs. With `NONE` it must be 1, which has no meaning.',
-      resolve: () => [...hardware.GPU_COUNTS],
+      description:
+        'The numbers of GPUs that are allowed with some model. With `NONE` it must be 1, which has no meaning.',
+      resolve: (catalogue) => hardware.gpuCounts(catalogue),
     }),
     defaultGpuCount: t.int({
       description: 'The default number of GPUs.',
-      resolve: () => DEFAULTS.gpuCount,
+      resolve: (catalogue) => hardware.defaultsOf(catalogue).gpuCount,
     }),
     cpus: t.intList({
-      description: 'The allowed numbers of vCPUs, at least one for each GPU.',
-      resolve: () => [...hardware.CPUS],
+      description:
+        'The allowed numbers of vCPUs, at least one for each GPU. Where `cpuRange` is set, they are a choice from it.',
+      resolve: (catalogue) => [...hardware.listCpus(catalogue)],
+    }),
+    cpuRange: t.field({
+      type: IntRange,
+      nullable: true,
+      description: 'The range of vCPUs in which all numbers are allowed; null: those of `cpus`.',
+      resolve: ({ cpus }) => (hardware.isRange(cpus) ? cpus : null),
+    }),
+    currency: t.exposeString('currency', {
+      description: 'The currency of all amounts of this server, such as `USD`.',
     }),
     defaultCpu: t.int({
       description: 'The default number of vCPUs.',
-      resolve: () => DEFAULTS.cpu,
+      resolve: (catalogue) => hardware.defaultsOf(catalogue).cpu,
     }),
     cpuPricePerHour: t.field({
       type: 'Decimal',
       description: 'The price of a vCPU per hour.',
-      resolve: () => hardware.PRICES.cpu,
+      resolve: ({ prices }) => prices.cpu,
     }),
     memoryGb: t.field({
       type: IntRange,
       description: 'Memory in GB, for any number of vCPUs.',
-      resolve: () => ({
+      resolve: (catalogue) => ({
         min: 1,
-        max: Math.max(...hardware.CPUS) * hardware.MEMORY_GB_PER_CPU.max,
-        default: DEFAULTS.memoryGb,
+        max: hardware.maxMemoryGb(catalogue),
+        default: hardware.defaultsOf(catalogue).memoryGb,
       }),
     }),
     minMemoryGbPerCpu: t.float({
       description: 'The minimum memory for each vCPU, in GB.',
-      resolve: () => hardware.MEMORY_GB_PER_CPU.min,
+      resolve: ({ memoryGbPerCpu }) => memoryGbPerCpu.min,
     }),
     maxMemoryGbPerCpu: t.float({
       description: 'The maximum memory for each vCPU, in GB.',
-      resolve: () => hardware.MEMORY_GB_PER_CPU.max,
+      resolve: ({ memoryGbPerCpu }) => memoryGbPerCpu.max,
     }),
     memoryGbPricePerHour: t.field({
       type: 'Decimal',
       description: 'The price of a GB of memory per hour.',
-      resolve: () => hardware.PRICES.memoryGb,
+      resolve: ({ prices }) => prices.memoryGb,
     }),
     diskGb: t.field({
       type: IntRange,
-      description: 'Disk in GB, which is free.',
-      resolve: () => ({ ...hardware.DISK_GB, default: DEFAULTS.diskGb }),
+      description: 'Disk in GB.',
+      resolve: (catalogue) => ({
+        ...hardware.DISK_GB,
+        default: hardware.defaultsOf(catalogue).diskGb,
+      }),
+    }),
+    diskGbPricePerHour: t.field({
+      type: 'Decimal',
+      description: 'The price of a GB of disk per hour.',
+      resolve: ({ prices }) => prices.diskGb,
     }),
     regions: t.field({
       type: [RegionOption],
       description: 'The regions.',
-      resolve: () => [...hardware.REGIONS],
+      resolve: ({ regions }) => [...regions],
     }),
     defaultRegion: t.field({
       type: Region,
       description: 'The default region.',
-      resolve: () => DEFAULTS.region,
+      resolve: (catalogue) => hardware.defaultsOf(catalogue).region,
     }),
     timeoutMinutes: t.field({
       type: IntRange,
@@ -278,9 +294,9 @@ builder.queryField('jobOptions', (t) =>
     nullable: true,
     description:
       'The options of a job, their prices, and all rules that `createJob` checks, for use in a form. Any signed-in user may read them.',
-    resolve: (_root, _args, { viewer }) => {
+    resolve: (_root, _args, { services, viewer }) => {
       demandOptions(viewer);
-      return {};
+      return services.config.hardware.current;
     },
   }),
 );

@@ -1,5 +1,4 @@
 /** GraphQL types of servers and of the queue, for operators. */
-import type { Region as RegionName } from '../../base/hardware.ts';
 import { builder } from '../../platform/schema/builder.ts';
 import type { MachineState, QueuePoolState, ServerState, WorkerState } from '../queue/overview.ts';
 import { listPools, listServers } from '../queue/overview.ts';
@@ -58,7 +57,7 @@ const MachineType = builder.objectRef<MachineState>('Machine').implement({
       type: [Region],
       nullable: true,
       description: 'The regions whose jobs run here; null: all.',
-      resolve: ({ regions }) => (regions as RegionName[] | undefined) ?? null,
+      resolve: ({ regions }) => (regions ? [...regions] : null),
     }),
     refusesImages: t.boolean({
       description: 'Whether jobs that name an image cannot run here.',

@@ -3,8 +3,8 @@
  * its admins, any other to the operators. Revoking a token also removes the machines that joined with it.
  */
 import type { Prisma } from '../../../prisma/generated/client.ts';
+import type { Config } from '../../base/config/config.ts';
 import { invalid, notFound } from '../../base/errors.ts';
-import { REGIONS } from '../../base/hardware.ts';
 import { isId, newId } from '../../base/ids.ts';
 import { checkTokenName } from '../../identity/access-tokens.ts';
 import { resolveNamespace } from '../../identity/accounts.ts';
@@ -49,7 +49,7 @@ type Deps = { db: Db };
  * @throws AppError 400, 401, 403, 404
  */
 export async function createWorkerToken(
-  { db }: Deps,
+  { db, config }: Deps & { config: Pick<Config, 'hardware'> },
   viewer: Viewer,
   input: {
     name: string;
@@ -64,7 +64,7 @@ export async function createWorkerToken(
   const namespaceId = namespace?.id ?? null;
   demandAdministration(viewer, { namespaceId });
   checkTokenName(input.name);
-  const regions = checkRegions(input.regions ?? []);
+  const regions = checkRegions(input.regions ?? [], config.hardware.current.regions);
   const labels = checkLabels(input.labels ?? []);
   const life = input.expiresInDays == null ? {} : computeLifetime(input.expiresInDays);
 
@@ -158,10 +158,10 @@ export async function takeWorkerToken(tx: Db, token: string) {
   return count === 0 ? null : tx.workerToken.findUnique({ where: { tokenHash } });
 }
 
-function checkRegions(regions: readonly string[]): string[] {
-  const unknown = regions.find((region) => !(REGIONS as readonly string[]).includes(region));
+function checkRegions(regions: readonly string[], known: readonly string[]): string[] {
+  const unknown = regions.find((region) => !known.includes(region));
   if (unknown !== undefined)
-    throw invalid('regions', `must be of ${REGIONS.join(', ')} (got ${unknown})`);
+    throw invalid('regions', `must be of ${known.join(', ')} (got ${unknown})`);
   return [...new Set(regions)];
 }
 

@@ -21,7 +21,7 @@
  * reserves GPUs, because the length of its wait is unknown. There is one reservation for each GPU model, and one for jobs that
  * wait for CPU or memory.
  */
-import { HARDWARE_DEFAULTS as DEFAULT, REGIONS } from '../../base/hardware.ts';
+import { HARDWARE_DEFAULTS as DEFAULT } from '../../base/hardware.ts';
 import type { Machine } from '../../runners/runner.ts';
 import {
   canRun,
@@ -79,8 +79,8 @@ export type Admitted<C extends CandidateJob> = { job: C; grant: Grant };
 const GIB = 2 ** 30;
 /** CPU is counted in thousandths, because a share is a fraction of a vCPU and sums of integers are exact. */
 const MILLI = 1000;
-/** The smallest job that the API accepts. */
-const SMALLEST_JOB = { gpu: 'none', gpuCount: 0, cpu: 2, memoryGb: 1 } as const;
+/** The smallest job that a catalogue can allow. */
+const SMALLEST_JOB = { gpu: 'none', gpuCount: 0, cpu: 1, memoryGb: 1 } as const;
 
 /** Thousandths of a vCPU, bytes of memory, and GPUs by model. */
 type ResourceAmount = { cpu: number; memory: number; gpus: Readonly<Record<string, number>> };
@@ -228,9 +228,12 @@ function computeRooms(
   return rooms;
 }
 
+/** Stands for every region, where a machine serves all. */
+export const ANY_REGION = '*';
+
 /**
- * GPU model, or `none` → region → the maximum number of GPUs that a job may request (0 for `none`). Regions and models in which
- * no job could start are omitted.
+ * GPU model, or `none` → region or `ANY_REGION` → the maximum number of GPUs that a job may request (0 for `none`). Regions and
+ * models in which no job could start are omitted.
  */
 export type ClaimablePools = ReadonlyMap<string, Readonly<Record<string, number>>>;
 
@@ -263,7 +266,7 @@ export function findClaimablePools({
       gpus: {},
     };
     if (!room.fits(smallest)) continue;
-    const { regions = REGIONS, gpus } = machine;
+    const { regions = [ANY_REGION], gpus } = machine;
     add('none', regions, 0);
     for (const [model, count] of Object.entries(gpus))
       if (room.gpusFree(model) > 0) add(model, regions, count);

@@ -25,12 +25,13 @@ import { JOB_CLAIM_LOCK } from '../../base/advisory-locks.ts';
 import { newId } from '../../base/ids.ts';
 import { withConnection } from '../../platform/database/client.ts';
 import { PHASES } from '../record/state.ts';
-import type {
-  Admitted,
-  CandidateJob,
-  ClaimablePools,
-  NamespaceQueue,
-  ResourceRequest,
+import {
+  type Admitted,
+  ANY_REGION,
+  type CandidateJob,
+  type ClaimablePools,
+  type NamespaceQueue,
+  type ResourceRequest,
 } from './admission.ts';
 
 /** An open attempt of a worker, with the resources that it holds. */
@@ -86,12 +87,15 @@ const NOT_SKIPPED_JOBS = ' and id <> all ((select jobs from skipped)::text[])';
 const NOT_SKIPPED_NAMESPACES =
   ' and l.namespace_id <> all ((select namespaces from skipped)::text[])';
 
+/** The most GPUs of a job in the region of the namespace queue `l`; null if the worker does not serve the region. */
+const MOST_GPUS = `greatest((max_gpus ->> l.region)::int, (max_gpus ->> '${ANY_REGION}')::int)`;
+
 /**
  * Reads the waiting jobs among which the worker chooses:
  * - `first_queues`: the first namespace queues that have a job for this worker.
  * - `queues`: these queues, and all other queues of the same namespaces; `rank` is their position in the order of claims.
  * - `max_gpus`: region → the most GPUs of a job, without the regions that the worker does not serve. Queues of other regions are
- *   filtered out: in the index the region follows the order of claims, so one scan per GPU model finds the first of all regions.
+ *   filtered out by `MOST_GPUS`: in the index the region follows the order of claims, so one scan per GPU model finds the first of all regions.
  * - `reserved`: the jobs with a reservation, whose `rank` is null. They are found by id alone: with the condition of the index
  *   of waiting jobs, the planner would scan that whole index, because it is usually empty when statistics are collected.
  *
@@ -107,10 +111,10 @@ const buildReadStatement = (hasSkipList: boolean) => `
         select from jobs
         where gpu = l.gpu and region = l.region and namespace_id = l.namespace_id and id >= l.head
           and status = 'queued' and not blocked and attempt_id is null and available_at <= now()
-          and (l.gpu = 'none' or gpu_count <= (max_gpus ->> l.region)::int)${hasSkipList ? NOT_SKIPPED_JOBS : ''}
+          and (l.gpu = 'none' or gpu_count <= ${MOST_GPUS})${hasSkipList ? NOT_SKIPPED_JOBS : ''}
         order by id limit 1
       ) any_job
-      where l.gpu = pools.gpu and open and max_gpus ->> l.region is not null${hasSkipList ? NOT_SKIPPED_NAMESPACES : ''}
+      where l.gpu = pools.gpu and open and ${MOST_GPUS} is not null${hasSkipList ? NOT_SKIPPED_NAMESPACES : ''}
       order by l.held, l.served_at, l.namespace_id, l.line_served_at, l.region
       limit ($1 ->> 'maxQueues')::int
     ) in_pool
@@ -122,7 +126,7 @@ const buildReadStatement = (hasSkipList: boolean) => `
     )::int as rank
     from (select distinct namespace_id from first_queues) n
       join queue_lines l using (namespace_id) join pools using (gpu)
-    where l.open and max_gpus ->> l.region is not null
+    where l.open and ${MOST_GPUS} is not null
   ), reserved as materialized (
     select * from jobs where id in (select jsonb_array_elements_text($1 -> 'reserved'))
   )
@@ -133,7 +137,7 @@ const buildReadStatement = (hasSkipList: boolean) => `
     from jobs
     where gpu = l.gpu and region = l.region and namespace_id = l.namespace_id and id >= l.head
       and status = 'queued' and not blocked and attempt_id is null and available_at <= now()
-      and (l.gpu = 'none' or gpu_count <= (l.max_gpus ->> l.region)::int)${hasSkipList ? NOT_SKIPPED_JOBS : ''}
+      and (l.gpu = 'none' or gpu_count <= ${MOST_GPUS})${hasSkipList ? NOT_SKIPPED_JOBS : ''}
     order by id limit ($1 ->> 'maxJobsPerQueue')::int
   ) j
   union all

@@ -1,7 +1,7 @@
 /** Lists the servers with their workers, and the pools of the queue, for the operator. */
 import type pg from 'pg';
 import type { Config } from '../../base/config/config.ts';
-import { GPUS, type Gpu, REGIONS, type Region } from '../../base/hardware.ts';
+import { NO_GPU } from '../../base/hardware.ts';
 import type { Urls } from '../../base/urls.ts';
 import type { Cluster } from '../../cluster/cluster.ts';
 import { DEAD_AFTER_S } from '../../cluster/members.ts';
@@ -136,8 +136,8 @@ function toWorkerState(row: ServerRow, used: readonly UsedCapacity[]): WorkerSta
 }
 
 export type QueuePoolState = {
-  gpu: Gpu;
-  region: Region;
+  gpu: string;
+  region: string;
   waiting: number;
   /** Null if no job waits. */
   oldestWaitSeconds: number | null;
@@ -154,7 +154,7 @@ const RUNNING = `
   select j.gpu, j.region, count(*)::int as jobs
   from job_attempts a join jobs j on j.id = a.job_id where a.ended_at is null group by 1, 2`;
 
-/** Lists the pools with waiting or running jobs, in the order of the API's GPU models. @throws AppError 401, 403 */
+/** Lists the pools with waiting or running jobs, by GPU model and region. @throws AppError 401, 403 */
 export async function listPools(
   services: { pool: pg.Pool },
   viewer: Viewer,
@@ -169,8 +169,7 @@ export async function listPools(
     [...waiting, ...running].map(({ gpu, region }) => [`${gpu} ${region}`, { gpu, region }]),
   );
   const states = [...pools.values()].map((pool): QueuePoolState => {
-    const gpu = pool.gpu as Gpu;
-    const region = pool.region as Region;
+    const { gpu, region } = pool;
     const isPool = (row: { gpu: string; region: string }) =>
       row.gpu === gpu && row.region === region;
     const waits = waiting.find(isPool);
@@ -182,12 +181,11 @@ export async function listPools(
       oldestWaitSeconds: waits?.oldest ?? null,
       running: running.find(isPool)?.jobs ?? 0,
       gpusOffered:
-        gpu === 'none' ? null : offering.reduce((sum, { gpus }) => sum + (gpus[gpu] ?? 0), 0),
+        gpu === NO_GPU ? null : offering.reduce((sum, { gpus }) => sum + (gpus[gpu] ?? 0), 0),
     };
   });
-  return states.sort(
-    (a, b) => GPUS.indexOf(a.gpu) - GPUS.indexOf(b.gpu) || (a.region < b.region ? -1 : 1),
-  );
+  const keyOf = ({ gpu, region }: QueuePoolState) => `${gpu === NO_GPU ? 1 : 0} ${gpu} ${region}`;
+  return states.sort((a, b) => (keyOf(a) < keyOf(b) ? -1 : 1));
 }
 
 /** Maximum number of jobs that are counted in a pool, so that the query takes milliseconds whatever the length of the queue. */
@@ -203,21 +201,29 @@ type WaitingPool = { gpu: string; region: string; jobs: number; oldest: number }
 export function countWaitingJobs({ pool }: { pool: pg.Pool }): Promise<WaitingPool[]> {
   return inPoolTransaction(pool, async (client) => {
     await client.query('set local enable_seqscan = off; set local enable_bitmapscan = off');
-    const values = [GPUS, REGIONS, MAX_COUNTED_JOBS];
-    const { rows } = await client.query<WaitingPool>(COUNT_WAITING, values);
+    const { rows } = await client.query<WaitingPool>(COUNT_WAITING, [MAX_COUNTED_JOBS]);
     return rows;
   });
 }
 
+/** `pools` finds each pool by one step in the index. */
 const COUNT_WAITING = `
+  with recursive pools as (
+    (select gpu, region from jobs where status = 'queued' and not blocked order by gpu, region limit 1)
+    union all
+    select next.* from pools cross join lateral (
+      select gpu, region from jobs
+      where (jobs.gpu, jobs.region) > (pools.gpu, pools.region) and status = 'queued' and not blocked
+      order by gpu, region limit 1
+    ) next
+  )
   select gpu, region, jobs::int, greatest(0, extract(epoch from now() - since))::float8 as oldest
-  from unnest($1::text[]) as gpus (gpu) cross join unnest($2::text[]) as regions (region)
-  cross join lateral (
+  from pools cross join lateral (
     select count(*) as jobs, min(available_at) as since from (
       select available_at from jobs
-      where jobs.gpu = gpus.gpu and jobs.region = regions.region
+      where jobs.gpu = pools.gpu and jobs.region = pools.region
         and status = 'queued' and not blocked and attempt_id is null
-      limit $3
+      limit $1
     ) counted
   ) each
   where jobs > 0`;

@@ -75,6 +75,11 @@ async function readWorkers({ pool }: { pool: pg.Pool }): Promise<WorkerRow[]> {
   return rows;
 }
 
+/** Reads the machines of all workers, also of those that are dead. */
+export async function readMachines(services: { pool: pg.Pool }): Promise<WorkerCapacity[]> {
+  return (await readWorkers(services)).flatMap(({ machines }) => machines);
+}
+
 /** Reads the machines of all workers that are alive. */
 export async function readLiveMachines(services: { pool: pg.Pool }): Promise<WorkerCapacity[]> {
   return (await readWorkers(services)).flatMap(({ alive, machines }) => (alive ? machines : []));

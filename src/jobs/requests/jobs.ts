@@ -45,6 +45,7 @@ import { demandValues } from '../../repositories/secrets/secrets.ts';
 import type { Outcome } from '../../runners/runner.ts';
 import { detachArtifacts, removeMarked } from '../artifacts/kept.ts';
 import { removeDeletedPages } from '../logs/removal.ts';
+import { readOffer } from '../queue/offer.ts';
 import { describeWait } from '../queue/worker-capacity.ts';
 import { throwIfOverBudget } from '../record/budgets.ts';
 import { auditCancelled, cancelLockedJobs } from '../record/cancel.ts';
@@ -147,7 +148,7 @@ export async function planJob(
   demandAccount(viewer);
   const namespace = await resolveNamespace(services.pool, input.namespace);
   demand(viewer, 'job.create', anyTargetIn(viewer, namespace.id));
-  const request = checkRequest(input);
+  const request = checkRequest(input, await readOffer(services, input.gpu));
   const { repo, branch } = request;
   const { snapshot } = input;
   const source =
@@ -259,7 +260,7 @@ export async function tryInsertJob(
  * @throws AppError 400 (stored secrets and variables), 401, 403 (permission for the repository or a secret)
  */
 export async function prepareJob(
-  services: { db: Db; pool: pg.Pool; urls: Urls },
+  services: { db: Db; pool: pg.Pool; urls: Urls; config: Pick<Config, 'hardware'> },
   viewer: Viewer,
   newJob: NewJob,
 ): Promise<PreparedJob> {
@@ -302,7 +303,7 @@ export async function prepareJob(
     inputs: JSON.stringify(inputs),
     commandFromRef,
     identity: toJobCredentials(credentials, services.urls.base),
-    costPerHour: costPerHour(settings).toFixed(),
+    costPerHour: costPerHour(settings, services.config.hardware.current).toFixed(),
     progress: await describeWait(services, settings),
     rerunOfId: newJob.rerunOfId ?? null,
     arrayIndex: arrayPlace?.arrayIndex ?? null,

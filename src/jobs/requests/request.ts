@@ -4,12 +4,11 @@ import { posix } from 'node:path';
 import type pg from 'pg';
 import { invalid } from '../../base/errors.ts';
 import {
+  type Catalogue,
   checkHardware,
   defaultSize,
-  GPU_MODELS,
-  GPUS,
-  type Gpu,
-  HARDWARE_DEFAULTS,
+  defaultsOf,
+  NO_GPU,
   type Size,
 } from '../../base/hardware.ts';
 import { parseImageReference } from '../../base/image-reference.ts';
@@ -18,6 +17,7 @@ import { entersGitFolder } from '../../git/names.ts';
 import { demandAccount, type Viewer } from '../../identity/permissions.ts';
 import { isSnapshotId } from '../../repositories/repositories.ts';
 import { VALUE_RULES } from '../../repositories/secrets/secrets.ts';
+import { type OfferDeps, offerOf } from '../queue/offer.ts';
 import {
   describeNeed,
   isSuitable,
@@ -99,8 +99,12 @@ export const REQUEST_RULES = {
   },
 } as const;
 
-/** Validates a request and adds the defaults. @throws AppError 400, 422 */
-export function checkRequest(input: CreateInput) {
+/**
+ * Validates a request and adds the defaults.
+ * @param offer what jobs may request (`readOffer`)
+ * @throws AppError 400, 422
+ */
+export function checkRequest(input: CreateInput, offer: Catalogue) {
   const { name, command, repo, image, branch, snapshot, outputPath } = input;
   checkJobName('name', name);
   checkText('command', command, REQUEST_RULES.commandBytes);
@@ -128,15 +132,16 @@ export function checkRequest(input: CreateInput) {
   }
   if (outputPath != null) checkOutputPath(outputPath);
 
+  const defaults = defaultsOf(offer);
   const hardware = {
     gpu: input.gpu,
-    gpuCount: input.gpuCount ?? HARDWARE_DEFAULTS.gpuCount,
-    cpu: input.cpu ?? HARDWARE_DEFAULTS.cpu,
-    memoryGb: input.memoryGb ?? HARDWARE_DEFAULTS.memoryGb,
-    diskGb: input.diskGb ?? HARDWARE_DEFAULTS.diskGb,
-    region: input.region ?? HARDWARE_DEFAULTS.region,
+    gpuCount: input.gpuCount ?? defaults.gpuCount,
+    cpu: input.cpu ?? defaults.cpu,
+    memoryGb: input.memoryGb ?? defaults.memoryGb,
+    diskGb: input.diskGb ?? defaults.diskGb,
+    region: input.region ?? defaults.region,
   };
-  checkHardware(hardware);
+  checkHardware(hardware, offer);
   const env = checkVariables('env', input.env);
   const secrets = checkVariables('secrets', input.secrets);
   const variableNames = checkNames('variableNames', input.variableNames, { env, secrets });
@@ -194,7 +199,7 @@ function checkIdleTimeout(minutes: number | null, gpu: string): number | null {
   const { min, max } = REQUEST_RULES.idleTimeoutMinutes;
   if (minutes < min || minutes > max)
     throw invalid('idleTimeoutMinutes', `must be from ${min} to ${max}`);
-  if (gpu === 'none') throw invalid('idleTimeoutMinutes', 'can only be given with a GPU');
+  if (gpu === NO_GPU) throw invalid('idleTimeoutMinutes', 'can only be given with a GPU');
   return minutes;
 }
 
@@ -291,9 +296,12 @@ function checkNames(
 
 /** A GPU model that a job may request, with its price and availability. */
 export type GpuOption = {
-  gpu: Gpu;
+  gpu: string;
+  /** Null if it is unknown, and for `none`. */
   memoryGb: number | null;
   pricePerHour: string;
+  /** How many a job may request. */
+  counts: readonly number[];
   /** The largest number of these GPUs in one machine of a live worker; null for `none`. */
   maxOffered: number | null;
 };
@@ -327,19 +335,18 @@ type SizeRequest = {
 };
 
 /** Returns the default vCPUs and memory, reduced to the largest machine that can run the job. Given values stay. */
-export async function suggestSize(
-  services: { pool: pg.Pool },
-  request: SizeRequest,
-): Promise<Size> {
+export async function suggestSize(services: OfferDeps, request: SizeRequest): Promise<Size> {
   const machines = await readLiveMachines(services);
+  const catalogue = services.config.hardware.current;
+  const defaults = defaultsOf(catalogue);
   const hardware = {
-    gpu: request.gpu ?? 'none',
-    gpuCount: request.gpuCount ?? HARDWARE_DEFAULTS.gpuCount,
-    region: request.region ?? HARDWARE_DEFAULTS.region,
+    gpu: request.gpu ?? NO_GPU,
+    gpuCount: request.gpuCount ?? defaults.gpuCount,
+    region: request.region ?? defaults.region,
     image: request.image ?? null,
   };
   const suitable = machines.filter((machine) => isSuitable(machine, hardware));
-  return defaultSize(largestOf(suitable) ?? largestOf(machines), request);
+  return defaultSize(largestOf(suitable) ?? largestOf(machines), request, catalogue);
 }
 
 /** Finds what is allowed, but probably a mistake: a job that no worker can run now, or that gets less than it asks for. */
@@ -362,13 +369,15 @@ export async function findWarnings(
   ];
 }
 
-/** Lists all GPU models in the order of the API, with their availability on live workers. */
-export async function listGpuOptions(services: { pool: pg.Pool }): Promise<GpuOption[]> {
+/** Lists all GPU models that a job may request, with their availability on live workers, and `none` last. */
+export async function listGpuOptions(services: OfferDeps): Promise<GpuOption[]> {
   const machines = await readLiveMachines(services);
-  return GPUS.map((gpu) => {
-    const { memoryGb, pricePerHour } = GPU_MODELS[gpu];
-    if (gpu === 'none') return { gpu, pricePerHour, memoryGb: null, maxOffered: null };
-    const maxOffered = Math.max(0, ...machines.map(({ gpus }) => gpus[gpu] ?? 0));
-    return { gpu, pricePerHour, memoryGb, maxOffered };
-  });
+  const models = offerOf(services, machines).gpus.map(
+    ({ name: gpu, memoryGb, pricePerHour, counts }): GpuOption => {
+      const maxOffered = Math.max(0, ...machines.map(({ gpus }) => gpus[gpu] ?? 0));
+      return { gpu, memoryGb, pricePerHour, counts, maxOffered };
+    },
+  );
+  const none = { gpu: NO_GPU, memoryGb: null, pricePerHour: '0', counts: [1], maxOffered: null };
+  return [...models, none];
 }

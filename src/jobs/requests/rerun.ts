@@ -20,6 +20,7 @@ import {
   findCommitSource,
   resolveBranch,
 } from '../../repositories/repositories.ts';
+import { readOffer } from '../queue/offer.ts';
 import { readJobCredentials } from '../record/job-credentials.ts';
 import { readMatrixValues } from '../record/matrix-values.ts';
 import type { SecretBox } from '../record/secret-box.ts';
@@ -140,9 +141,10 @@ export async function rerunJob<S extends Select>(
     env: toNamedValues(job.env as Record<string, string>),
     secrets: toNamedValues(unsealSecrets(services, job)),
   };
+  const offer = await readOffer(services, job.gpu);
   for (let tries = 1; ; tries++) {
     const name = newName ?? (await nextName(services, namespace.id, job));
-    const request = { ...checkRequest({ ...settings, name }), inputs, needs };
+    const request = { ...checkRequest({ ...settings, name }, offer), inputs, needs };
     const arrayPlace = { arrayIndex, arraySize };
     const matrixValues = readMatrixValues(job);
     const newJob = { namespace, request, source, rerunOfId: job.id, arrayPlace, matrixValues };

@@ -2,7 +2,7 @@
  * The Pothos builder to which each feature's `graphql/` folder adds its types, and the shared scalars.
  *
  * The internal values of enums are those of REST, so the domain, the database and REST use the same values. GraphQL clients
- * see other names where a value is not a valid GraphQL name: A100_40GB for `A100-40GB`.
+ * see other names where a value is not a valid GraphQL name: TIMED_OUT for `timed_out`.
  */
 import SchemaBuilder, { brandWithType } from '@pothos/core';
 import ComplexityPlugin from '@pothos/plugin-complexity';
@@ -31,6 +31,9 @@ export const builder = new SchemaBuilder<{
     SafeInt: { Input: number; Output: number | bigint };
     JSON: { Input: never; Output: object };
     Decimal: { Input: string; Output: Decimal | Prisma.Decimal | string };
+    /** Defined in `jobs/graphql/enums.ts`. */
+    Gpu: { Input: string; Output: string };
+    Region: { Input: string; Output: string };
   };
 }>({
   defaultFieldNullability: false,

@@ -15,7 +15,7 @@ export type JobsFile = {
   path: string;
   maxBytes: number;
   /** Returns the problems of a file. */
-  check(text: string): { line: number; message: string }[];
+  check(text: string): Promise<{ line: number; message: string }[]>;
 };
 
 /** A ref whose update may start jobs. */
@@ -80,11 +80,13 @@ export async function findTriggers(
   const texts = triggers
     .filter(({ startsRun }) => startsRun)
     .map(({ after }) => files.get(after)?.text ?? null);
-  const problems = [...new Set(texts)].flatMap((text) =>
-    text === null
-      ? [`${path}: the file must not be larger than ${maxBytes / 1024} KiB`]
-      : check(text).map(({ line, message }) => `${path}:${line}: ${message}`),
-  );
+  const problems: string[] = [];
+  for (const text of new Set(texts))
+    if (text === null)
+      problems.push(`${path}: the file must not be larger than ${maxBytes / 1024} KiB`);
+    else
+      for (const { line, message } of await check(text))
+        problems.push(`${path}:${line}: ${message}`);
   const notes = problems.slice(0, MAX_SHOWN_PROBLEMS);
   if (!isByJob) notes.push(...describeLimits(updated.length, withFile.length, path));
   return { triggers, notes };

@@ -1,7 +1,16 @@
 import type { ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync } from 'node:fs';
-import { appendFile, chmod, mkdtemp, readFile, rm, stat, symlink } from 'node:fs/promises';
+import {
+  appendFile,
+  chmod,
+  mkdtemp,
+  readFile,
+  rm,
+  stat,
+  symlink,
+  writeFile,
+} from 'node:fs/promises';
 import { type AddressInfo, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -258,6 +267,32 @@ test('an invalid value stops the start with a line that names the variable', asy
   await expect(startServer({ LOAM_RUNNER: 'cloud' })).rejects.toThrow(
     /:\nLOAM_RUNNER: must be one of/,
   );
+});
+
+test('SIGHUP reads the file of hardware again, and keeps the former if it has mistakes', async () => {
+  await using folder = await dataFolder();
+  const file = join(folder.path, 'hardware.yml');
+  await writeFile(file, 'regions: [lab]');
+  await using server = await startServer({
+    LOAM_DATA_DIR: folder.path,
+    LOAM_HARDWARE: file,
+    LOAM_LOG_LEVEL: 'info',
+  });
+  const regions = async () => {
+    const { components } = (await fetch(`${server.base}/openapi.json`).then((r) => r.json())) as {
+      components: { schemas: { Region: { enum: string[] } } };
+    };
+    return components.schemas.Region.enum;
+  };
+  const hangUp = async (text: string, said: RegExp) => {
+    await writeFile(file, text);
+    server.child.kill('SIGHUP');
+    await eventually(() => expect(server.output()).toMatch(said));
+    return regions();
+  };
+  expect(await regions()).toEqual(['lab']);
+  expect(await hangUp('regions: []', /stays as it was.*1 mistake/)).toEqual(['lab']);
+  expect(await hangUp('regions: [moon]', /Read LOAM_HARDWARE again/)).toEqual(['moon']);
 });
 
 test('if the embedded PostgreSQL does not start, the reason is printed with the remedy', async (ctx) => {

@@ -1,4 +1,5 @@
 /** Builds the OpenAPI document from the table of routes and their operations. */
+import type { Catalogue } from '../../../base/hardware.ts';
 import type { Urls } from '../../../base/urls.ts';
 import { version } from '../../http/diagnostics.ts';
 import type { Endpoint } from '../endpoints.ts';
@@ -15,7 +16,7 @@ import {
   sharedErrorResponses,
   successResponses,
 } from './responses.ts';
-import { type JsonSchema, parameterSchema } from './schemas.ts';
+import { catalogueLimits, catalogueTypes, type JsonSchema, parameterSchema } from './schemas.ts';
 import { STREAM_SCHEMAS, streamOperation } from './streams.ts';
 import { webhookOperations } from './webhooks.ts';
 
@@ -35,12 +36,20 @@ const TAGS: Record<Route['tag'], string> = {
   Diagnostics: 'Health, version, and the identity of the caller.',
 };
 
-export function openApiDocument(endpoints: readonly Endpoint[], urls: Urls): Json {
-  const schemas = new Map(Object.entries({ ...ERROR_SCHEMAS, ...STREAM_SCHEMAS }));
+/** @param offer what jobs may request */
+export function openApiDocument(
+  endpoints: readonly Endpoint[],
+  urls: Urls,
+  offer: Catalogue,
+): Json {
+  const schemas = new Map<string, JsonSchema>(
+    Object.entries({ ...ERROR_SCHEMAS, ...STREAM_SCHEMAS, ...catalogueTypes(offer) }),
+  );
+  const limits = catalogueLimits(offer);
   const paths: Record<string, Json> = {};
   for (const { route, operation } of endpoints) {
     const [path, alternative] = route.paths.map(templateOf) as [string, string?];
-    const described = describe(route, operation, schemas);
+    const described = describe(route, operation, { schemas, limits });
     paths[path] = { ...paths[path], [route.method.toLowerCase()]: described };
     if (route.streamedBy && alternative)
       paths[alternative] = { get: streamOperation(route, described) };
@@ -80,7 +89,13 @@ export function templateOf(path: string): string {
   return path.replaceAll('*}', '}');
 }
 
-function describe(route: Route, operation: Operation, schemas: Map<string, JsonSchema>): Json {
+type Shared = {
+  /** Named types, to which the operations add theirs. */
+  schemas: Map<string, JsonSchema>;
+  limits: ReturnType<typeof catalogueLimits>;
+};
+
+function describe(route: Route, operation: Operation, { schemas, limits }: Shared): Json {
   const body = operation.parameters.filter(({ name }) => locationOf(route, name) === 'body');
   const also = route.paths.slice(1).map((path) => `\`${templateOf(path)}\``);
   const description = [
@@ -101,7 +116,7 @@ function describe(route: Route, operation: Operation, schemas: Map<string, JsonS
           in: locationOf(route, parameter.name),
           required: locationOf(route, parameter.name) === 'path' || parameter.required,
           description: descriptionOf(parameter, locationOf(route, parameter.name)),
-          schema: parameterSchema(parameter, schemas),
+          schema: parameterSchema(parameter, schemas, limits),
           // The value true is a separate operation, so that each response has one type.
           ...(parameter.name === route.streamedBy && {
             description: 'Must be false. With true, this is the operation `streamJobLogs`.',
@@ -117,7 +132,10 @@ function describe(route: Route, operation: Operation, schemas: Map<string, JsonS
       requestBody: {
         required: body.some(({ required }) => required),
         content: {
-          'application/json': { schema: bodySchema(body, schemas), example: bodyExample() },
+          'application/json': {
+            schema: bodySchema(body, { schemas, limits }),
+            example: bodyExample(),
+          },
         },
       },
     }),
@@ -145,7 +163,7 @@ function descriptionOf({ name, description }: Parameter, location: string): stri
   return (location === 'path' && PATH_DESCRIPTIONS[name]) || description;
 }
 
-function bodySchema(body: Operation['parameters'], schemas: Map<string, JsonSchema>): JsonSchema {
+function bodySchema(body: Operation['parameters'], { schemas, limits }: Shared): JsonSchema {
   const required = body.filter((p) => p.required).map((p) => p.name);
   return {
     type: 'object',
@@ -153,7 +171,10 @@ function bodySchema(body: Operation['parameters'], schemas: Map<string, JsonSche
     properties: Object.fromEntries(
       body.map((p) => [
         p.name,
-        { ...parameterSchema(p, schemas), ...(p.description && { description: p.description }) },
+        {
+          ...parameterSchema(p, schemas, limits),
+          ...(p.description && { description: p.description }),
+        },
       ]),
     ),
     additionalProperties: false,

@@ -2,14 +2,15 @@
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import express, { type RequestHandler, type Router } from 'express';
-import { lazyAsync } from '../../../base/lazy-async.ts';
+import type { Catalogue } from '../../../base/hardware.ts';
 import type { Urls } from '../../../base/urls.ts';
+import { type OfferDeps, readLastingOffer } from '../../../jobs/queue/offer.ts';
 import { apiHeader } from '../../../platform/web/api-header.ts';
 import { refuseOtherMethods } from '../../../platform/web/methods.ts';
 import type { Endpoint } from '../endpoints.ts';
 import { openApiDocument } from './document.ts';
 
-type Deps = { urls: Urls };
+type Deps = OfferDeps & { urls: Urls };
 
 const SWAGGER_UI = dirname(fileURLToPath(import.meta.resolve('swagger-ui-dist/package.json')));
 const ASSETS = ['swagger-ui.css', 'swagger-ui-bundle.js'];
@@ -54,14 +55,20 @@ SwaggerUIBundle({
 });
 `;
 
-export function createApiReference({ urls }: Deps, endpoints: readonly Endpoint[]): Router {
-  const document = openApiDocument(endpoints, urls);
-  const json = JSON.stringify(document);
-  const yaml = lazyAsync(async () => {
+export function createApiReference(services: Deps, endpoints: readonly Endpoint[]): Router {
+  const { urls } = services;
+  let last: { offer: Catalogue; json: string } | undefined;
+  const readJson = async () => {
+    const offer = await readLastingOffer(services);
+    if (last?.offer !== offer)
+      last = { offer, json: JSON.stringify(openApiDocument(endpoints, urls, offer)) };
+    return last.json;
+  };
+  const readYaml = async () => {
     const { stringify } = await import('yaml');
     // No YAML anchors for objects that happen to be shared: they do not help readers.
-    return stringify(JSON.parse(json), { aliasDuplicateObjects: false });
-  });
+    return stringify(JSON.parse(await readJson()), { aliasDuplicateObjects: false });
+  };
   // Swagger UI sets style attributes, and sends requests to the server in the document.
   const policy = `default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self' ${urls.base}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'`;
 
@@ -79,11 +86,8 @@ export function createApiReference({ urls }: Deps, endpoints: readonly Endpoint[
         .type(type)
         .send(await body());
 
-  serve(
-    '/openapi.json',
-    text('application/json', () => json),
-  );
-  serve('/openapi.yaml', text('application/yaml', yaml));
+  serve('/openapi.json', text('application/json', readJson));
+  serve('/openapi.yaml', text('application/yaml', readYaml));
   serve('/docs/api', (_req, res) => {
     res.set({
       'Cache-Control': 'no-cache',

@@ -6,8 +6,15 @@ import {
   getNullableType,
   isListType,
   isNonNullType,
-  isObjectType,
 } from 'graphql';
+import {
+  type Catalogue,
+  DISK_GB,
+  defaultsOf,
+  gpuCounts,
+  gpuNames,
+  isRange,
+} from '../../../base/hardware.ts';
 import type { Parameter } from '../operations.ts';
 import type { FieldExtensions } from '../response-shape.ts';
 import { enumValues } from '../rest-schema.ts';
@@ -32,10 +39,40 @@ export function schemaOf(type: GraphQLType, components: Map<string, JsonSchema>)
   return schemaOfNullable(type.ofType, components);
 }
 
-/** The schema of the values of a parameter. */
+/** Named types whose values are names of the catalogue. */
+export function catalogueTypes(offer: Catalogue): Record<string, JsonSchema> {
+  const nameOf = (values: readonly string[], description: string) => ({
+    type: 'string',
+    enum: values,
+    description,
+  });
+  return {
+    Gpu: nameOf(gpuNames(offer), 'A GPU model that this server offers, or none.'),
+    Region: nameOf(offer.regions, 'A region of this server.'),
+  };
+}
+
+/** Allowed values and defaults of the parameters of a job that depend on the catalogue, by their names. */
+export function catalogueLimits(offer: Catalogue): Record<string, JsonSchema> {
+  const { gpuCount, cpu, memoryGb, diskGb, region } = defaultsOf(offer);
+  const { cpus } = offer;
+  return {
+    gpu_count: { enum: gpuCounts(offer), default: gpuCount },
+    cpu: {
+      ...(isRange(cpus) ? { minimum: cpus.min, maximum: cpus.max } : { enum: cpus }),
+      default: cpu,
+    },
+    memory_gb: { minimum: 1, default: memoryGb },
+    disk_gb: { minimum: DISK_GB.min, maximum: DISK_GB.max, default: diskGb },
+    region: { default: region },
+  };
+}
+
+/** The schema of the values of a parameter. @param limits `catalogueLimits` */
 export function parameterSchema(
-  { type, range, length, choices, among, stringMap, nullable, fallback }: Parameter,
+  { name, type, range, length, isOfCatalogue, among, stringMap, nullable, fallback }: Parameter,
   components: Map<string, JsonSchema>,
+  limits: Record<string, JsonSchema>,
 ): JsonSchema {
   const schema = stringMap
     ? STRING_MAP
@@ -48,7 +85,7 @@ export function parameterSchema(
     ...(range?.max !== undefined && { maximum: range.max }),
     ...(length?.min !== undefined && { minLength: length.min }),
     ...(length?.max !== undefined && { maxLength: length.max }),
-    ...(choices && { enum: choices }),
+    ...(isOfCatalogue && limits[name]),
     ...(fallback !== undefined && fallback !== null && { default: fallback }),
   };
 }
@@ -63,7 +100,8 @@ function schemaOfNullable(type: GraphQLType, components: Map<string, JsonSchema>
   if (isListType(type)) return { type: 'array', items: schemaOf(type.ofType, components) };
   const named = getNamedType(type);
   const values = enumValues(named);
-  if (!values && !isObjectType(named)) return SCALARS[named.name] as JsonSchema;
+  const scalar = SCALARS[named.name];
+  if (scalar) return scalar;
   if (!components.has(named.name)) {
     // Added before it is complete, because a type may contain itself.
     const schema: JsonSchema = {};

@@ -1,5 +1,6 @@
 import { Link, useNavigate, useParams, useSearch } from '@tanstack/react-router';
 import { type ReactNode, useState } from 'react';
+import { useQuery } from 'urql';
 import { graphql } from '../../graphql/graphql.ts';
 import type { Search } from '../../root.tsx';
 import { ButtonLink } from '../../ui/button.tsx';
@@ -40,6 +41,8 @@ const JobsQuery = graphql(
   [JobRowData],
 );
 
+const ModelsQuery = graphql(`query GpuModels { jobOptions { gpus { gpu } } }`);
+
 const STATUSES: JobStatus[] = [
   'QUEUED',
   'RUNNING',
@@ -48,7 +51,6 @@ const STATUSES: JobStatus[] = [
   'CANCELLED',
   'TIMED_OUT',
 ];
-const GPUS = ['NONE', 'T4', 'L4', 'A100_40GB', 'A100_80GB', 'H100_80GB'] as const;
 const SORTS = {
   newest: ['CREATED_AT', 'DESC'],
   oldest: ['CREATED_AT', 'ASC'],
@@ -84,7 +86,7 @@ export function JobList({ namespace, repository }: { namespace: string; reposito
   const [key, ...value] = label.split('=');
   const filter = {
     ...(isOneOf(STATUSES, status) && { statuses: [status] }),
-    ...(isOneOf(GPUS, gpu) && { gpus: [gpu] }),
+    ...(gpu && { gpus: [gpu] }),
     ...(name && { namePrefix: name }),
     ...(key && { labels: [{ key, ...(value.length > 0 && { values: [value.join('=')] }) }] }),
     ...(repository && { repository }),
@@ -190,6 +192,10 @@ function Filters({ search, live }: { search: Search; live: ReactNode }) {
   const navigate = useNavigate();
   const setFilter = (change: Search) =>
     navigate({ to: '.', search: { ...search, ...change }, replace: true });
+  const [{ data }] = useQuery({ query: ModelsQuery });
+  const offered = data?.jobOptions?.gpus.map(({ gpu }) => gpu) ?? [];
+  // A job may have a model that the server does not offer any more.
+  const models = [...new Set([...offered, ...(search.gpu ? [search.gpu] : [])])];
   return (
     <search className="mb-4 flex flex-wrap items-center gap-2">
       <Input
@@ -229,7 +235,7 @@ function Filters({ search, live }: { search: Search; live: ReactNode }) {
         className="w-auto"
       >
         <option value="">Any GPU</option>
-        {GPUS.map((each) => (
+        {models.map((each) => (
           <option key={each} value={each}>
             {each === 'NONE' ? 'No GPU' : each.replaceAll('_', ' ')}
           </option>

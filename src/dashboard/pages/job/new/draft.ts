@@ -158,15 +158,16 @@ export function validateDraft(draft: Draft, options: JobOptions): Problems {
   if (draft.gpu === 'NONE' && gpuCount > 1) problems.gpuCount = 'Must be 1 without a GPU';
   if (cpu < gpuCount) problems.cpu = `${gpuCount} GPUs need at least ${gpuCount} vCPUs`;
   const minMemory = Math.max(options.memoryGb.min, Math.ceil(cpu * options.minMemoryGbPerCpu));
-  const maxMemory = Math.min(options.memoryGb.max, cpu * options.maxMemoryGbPerCpu);
+  const maxMemory = Math.floor(Math.min(options.memoryGb.max, cpu * options.maxMemoryGbPerCpu));
   const ranges = {
+    ...(options.cpuRange && { cpu: options.cpuRange }),
     memoryGb: { min: minMemory, max: maxMemory },
     diskGb: options.diskGb,
     timeoutMinutes: options.timeoutMinutes,
     retries: options.retries,
   };
   for (const [field, { min, max }] of Object.entries(ranges)) {
-    const value = Number(draft[field as keyof typeof ranges]);
+    const value = Number(draft[field as keyof Draft]);
     if (!(Number.isInteger(value) && value >= min && value <= max))
       problems[field as keyof Draft] = `From ${min} to ${max}`;
   }
@@ -236,12 +237,13 @@ export function findLackingCapacity(
     : `No worker has more than ${offered} × ${option.name} now.`;
 }
 
-/** US dollars per hour for GPUs, vCPUs and memory; disk is free. */
+/** Per hour, of GPUs, vCPUs, memory and disk. */
 export function pricePerHour(draft: Draft, options: JobOptions): number {
   const gpu = options.gpus.find((each) => each.gpu === draft.gpu);
   const gpus = draft.gpu === 'NONE' ? 0 : Number(draft.gpuCount) * Number(gpu?.pricePerHour ?? 0);
   const cpus = Number(draft.cpu) * Number(options.cpuPricePerHour);
-  return gpus + cpus + Number(draft.memoryGb) * Number(options.memoryGbPricePerHour);
+  const memory = Number(draft.memoryGb) * Number(options.memoryGbPricePerHour);
+  return gpus + cpus + memory + Number(draft.diskGb) * Number(options.diskGbPricePerHour);
 }
 
 /** Parses lines of `job`, `job:path` or `job:path:to`. */

@@ -143,10 +143,7 @@ export function AdvancedFields({ draft, options, problems, set }: FieldsProps) {
         />
       </Field>
       <Field label="Region" problem={problems.region}>
-        <Select
-          value={draft.region}
-          onChange={({ target }) => set({ region: target.value as Draft['region'] })}
-        >
+        <Select value={draft.region} onChange={({ target }) => set({ region: target.value })}>
           {options.regions.map(({ name, region }) => (
             <option key={region} value={region}>
               {name}
@@ -222,13 +219,15 @@ export function AdvancedFields({ draft, options, problems, set }: FieldsProps) {
 
 /** The hardware of the job. A GPU that no worker has may be chosen; the job then waits for a worker that has it. */
 export function HardwareFields({ draft, options, problems, set }: FieldsProps) {
+  const countsOf = (model: string) => options.gpus.find(({ gpu }) => gpu === model)?.counts ?? [1];
+  const choose = (gpu: string) => {
+    const counts = countsOf(gpu).map(String);
+    set({ gpu, ...(!counts.includes(draft.gpuCount) && { gpuCount: counts[0] ?? '1' }) });
+  };
   return (
     <div className="grid gap-4 sm:grid-cols-2">
       <Field label="GPU" problem={problems.gpu}>
-        <Select
-          value={draft.gpu}
-          onChange={({ target }) => set({ gpu: target.value as typeof draft.gpu })}
-        >
+        <Select value={draft.gpu} onChange={({ target }) => choose(target.value)}>
           {options.gpus.map(({ gpu, name, memoryGb, pricePerHour, maxOffered }) => (
             <option key={gpu} value={gpu}>
               {gpu === 'NONE'
@@ -244,17 +243,25 @@ export function HardwareFields({ draft, options, problems, set }: FieldsProps) {
           disabled={draft.gpu === 'NONE'}
           onChange={({ target }) => set({ gpuCount: target.value })}
         >
-          {options.gpuCounts.map((each) => (
+          {countsOf(draft.gpu).map((each) => (
             <option key={each}>{each}</option>
           ))}
         </Select>
       </Field>
       <Field label="vCPUs" problem={problems.cpu}>
-        <Select value={draft.cpu} onChange={({ target }) => set({ cpu: target.value })}>
-          {options.cpus.map((each) => (
-            <option key={each}>{each}</option>
-          ))}
-        </Select>
+        {options.cpuRange ? (
+          <Input
+            type="number"
+            value={draft.cpu}
+            onChange={({ target }) => set({ cpu: target.value })}
+          />
+        ) : (
+          <Select value={draft.cpu} onChange={({ target }) => set({ cpu: target.value })}>
+            {options.cpus.map((each) => (
+              <option key={each}>{each}</option>
+            ))}
+          </Select>
+        )}
       </Field>
       <Field label="Memory in GB" problem={problems.memoryGb}>
         <Input

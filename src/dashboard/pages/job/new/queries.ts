@@ -14,12 +14,14 @@ export const NewJobQuery = graphql(`
     jobOptions {
       command { maxBytes }
       cpuPricePerHour
+      cpuRange { min max }
       cpus
+      currency
       defaultCpu
       defaultRegion
       diskGb { min max default }
-      gpuCounts
-      gpus { gpu name memoryGb pricePerHour maxOffered }
+      diskGbPricePerHour
+      gpus { gpu name memoryGb pricePerHour counts maxOffered }
       image { pattern }
       labels { maxEntries pattern }
       maxMemoryGbPerCpu

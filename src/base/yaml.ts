@@ -1,4 +1,7 @@
-/** Reads YAML 1.2 that users wrote, with bounds on its size, and finds the place of a value in the text. */
+/**
+ * Reads YAML 1.2 that users wrote, with bounds on its size, finds the place of a value in the text, and describes what a
+ * schema refuses.
+ */
 import {
   Composer,
   type CST,
@@ -14,6 +17,7 @@ import {
   Parser,
   visit,
 } from 'yaml';
+import type { z } from 'zod';
 
 /** Line and column count from 1. */
 export type Problem = { line: number; column: number; message: string };
@@ -181,4 +185,71 @@ function findOffset(root: unknown, path: Path, isKey: boolean): number {
 /** A text of the file in a message, shortened. */
 export function quote(text: string): string {
   return JSON.stringify(text.length > 60 ? `${text.slice(0, 60)}…` : text);
+}
+
+type Issue = z.core.$ZodIssue;
+
+/** Problems of a value of the file that a schema has refused, in the order of the file. */
+export function describeIssues(yaml: ReadYaml, issues: readonly Issue[]): Problem[] {
+  // Finding the place of a problem takes time, and there may be as many as keys.
+  return issues
+    .slice(0, MAX_PROBLEMS)
+    .flatMap((issue) => describeIssue(yaml, issue))
+    .slice(0, MAX_PROBLEMS)
+    .sort((a, b) => a.line - b.line || a.column - b.column);
+}
+
+function describeIssue(yaml: ReadYaml, issue: Issue): Problem[] {
+  const { path } = issue;
+  if (issue.code === 'unrecognized_keys')
+    return issue.keys.slice(0, MAX_PROBLEMS).map((key) => ({
+      ...yaml.locate([...path, key], true),
+      message: `Unknown key ${quote(key)}${path.length > 0 ? ` in ${describePath(path)}` : ''}`,
+    }));
+  if (issue.code === 'invalid_key')
+    return [
+      { ...yaml.locate(path, true), message: `${describePath(path)}: ${issue.issues[0]?.message}` },
+    ];
+  const message = `${describePath(path) || 'The file'}: ${describeValue(issue)}`;
+  return [{ ...yaml.locate(path), message }];
+}
+
+/** Says what the value must be, in the style of the other messages about the file. */
+function describeValue(issue: Issue): string {
+  if (issue.code === 'invalid_value')
+    return `must be one of ${issue.values.map(String).join(', ')}`;
+  if (issue.code === 'too_small' && issue.minimum === 1 && issue.origin !== 'number')
+    return 'must not be empty';
+  if (issue.code === 'too_small') return `must be at least ${issue.minimum}`;
+  if (issue.code === 'too_big') {
+    const unit = UNITS[issue.origin];
+    return unit ? `must have at most ${issue.maximum} ${unit}` : `must be at most ${issue.maximum}`;
+  }
+  if (issue.code !== 'invalid_type') return issue.message;
+  if (/received undefined$/.test(issue.message)) return 'is required';
+  return `must be ${TYPES[issue.expected] ?? issue.expected}`;
+}
+
+const UNITS: Readonly<Record<string, string>> = { array: 'entries', string: 'characters' };
+
+/** The types of YAML, for users. */
+const TYPES: Readonly<Record<string, string>> = {
+  array: 'a list, such as [a, b]',
+  object: 'a mapping with keys',
+  record: 'a mapping with keys',
+  string: 'text',
+  number: 'a number',
+  int: 'a whole number',
+  boolean: 'true or false',
+};
+
+function describePath(path: Path): string {
+  const parts = path.map((part) =>
+    typeof part === 'number' ? `[${part}]` : `.${shorten(String(part))}`,
+  );
+  return parts.join('').slice(1);
+}
+
+function shorten(text: string): string {
+  return text.length > 60 ? `${text.slice(0, 60)}…` : text;
 }
