@@ -91,6 +91,7 @@ const pages = () => [
   '/settings/server/users',
   '/settings/server/organizations',
   '/settings/server/servers',
+  '/settings/server/machines',
   '/settings/server/queue',
   '/settings/server/audit',
 ];

@@ -11,6 +11,7 @@ import { CursorPagination, useAfterCursor } from '../../ui/paging.tsx';
 import { RelativeTime } from '../../ui/time.tsx';
 import { NamespaceStoredValues } from '../secrets/stored-values.tsx';
 import { NamespaceFrame } from './frame.tsx';
+import { MachinesSection } from './machines.tsx';
 import { RetentionSection } from './retention.tsx';
 
 const SettingsQuery = graphql(`
@@ -41,8 +42,8 @@ const DeleteOrganization = graphql(`
 `);
 
 /**
- * The plan of a namespace, its secrets and variables, its retention, artifacts kept after their jobs were deleted, and the
- * deletion of an organization.
+ * The plan of a namespace, its secrets and variables, its retention and machines, artifacts kept after their jobs were deleted,
+ * and the deletion of an organization.
  */
 export default function NamespaceSettings() {
   return (
@@ -79,6 +80,9 @@ function Settings({ namespace }: { namespace: string }) {
           )}
           {viewerRole !== null && (
             <RetentionSection namespace={namespace} mayChange={viewerRole === 'ADMIN'} />
+          )}
+          {viewerRole !== null && (
+            <MachinesSection namespace={namespace} mayChange={viewerRole === 'ADMIN'} />
           )}
           <section aria-labelledby="kept">
             <h2 id="kept" className="mb-1">

@@ -13,6 +13,7 @@ export const SERVER_SECTIONS = [
   ['/settings/server/users', 'Users'],
   ['/settings/server/organizations', 'Organizations'],
   ['/settings/server/servers', 'Servers'],
+  ['/settings/server/machines', 'Machines'],
   ['/settings/server/queue', 'Queue'],
   ['/settings/server/audit', 'Audit log'],
 ] as const;
