@@ -7,7 +7,7 @@
 import type { Server } from 'node:http';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
-import type { RequestHandler } from 'express';
+import { type RequestHandler, Router } from 'express';
 import type pg from 'pg';
 import type { PrismaClient } from '../prisma/generated/client.ts';
 import { CORS_HEADERS } from './api/http/cors.ts';
@@ -51,6 +51,8 @@ import { createCheckout, createRemoteCheckout } from './jobs/attempts/checkouts.
 import { startWorker, type Worker } from './jobs/attempts/worker.ts';
 import { startBudgetLoop } from './jobs/costs/budget-loop.ts';
 import { startDependencyLoop } from './jobs/dependencies/loop.ts';
+import { createMachinesRouter, followMachines } from './jobs/machines/http.ts';
+import { startSilenceLoop } from './jobs/machines/reports.ts';
 import { countWaitingJobs } from './jobs/queue/overview.ts';
 import type { QueuePositions } from './jobs/queue/queue-position.ts';
 import { createQueuePositions } from './jobs/queue/queue-position.ts';
@@ -259,6 +261,8 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
       startWorker({ ...services, db, runner, checkout: createCheckout(services) }).then(
         reportSlots(services),
       ),
+    () => runner && followJoinedMachines(services, runner),
+    () => startSilenceLoop(services),
     // Only by processes that answer requests, of which there is always one.
     () => startDependencyLoop({ ...services, db, onChanged: updateRuns }),
     () => startMaintenance(services, maintenanceTasks(services)),
@@ -374,6 +378,7 @@ export async function createWorker(
       };
     },
     () => startWorker({ ...services, runner, checkout }).then(reportSlots(services)),
+    () => followJoinedMachines(services, runner),
   ]);
 
   const { server } = port;
@@ -505,35 +510,58 @@ async function openConfiguredRunner(
   { config, cluster, log }: ProcessServices,
   { overrides, address }: { overrides: Overrides; address: string },
   cleanup: AsyncDisposableStack,
-): Promise<Runner & Pick<OpenedRunner, 'agents'>> {
+): Promise<Runner & Pick<OpenedRunner, 'agents' | 'joined'>> {
   if (overrides.runner) return overrides.runner;
   const agentUrl =
     config.agentUrl ?? config.internalUrl ?? config.baseUrl ?? toReachableUrl(address);
   const hidden = listFolders(config);
   const worker = cluster.members.id;
-  return cleanup.use(await openRunner({ config, hidden, agentUrl, worker, log }));
+  return cleanup.use(await openRunner({ config, hidden, agents: { url: agentUrl, worker }, log }));
 }
 
 type AgentRoutes = Disposable & { handler: RequestHandler };
 
 /**
- * Routes for agents. A process without clusters forwards all of their requests. Disposed of before the server waits for open
- * requests.
+ * Routes for agents and joined machines. A process that does not have them forwards their requests. Disposed of before the server
+ * waits for open requests.
  */
 function serveAgents(
-  services: Pick<ProcessServices, 'pool' | 'space' | 'cluster' | 'log'>,
-  runner: (Runner & Pick<OpenedRunner, 'agents'>) | null,
+  services: Pick<ProcessServices, 'db' | 'pool' | 'bus' | 'space' | 'cluster' | 'log'>,
+  runner: (Runner & Pick<OpenedRunner, 'agents' | 'joined'>) | null,
 ): AgentRoutes {
   const closing = new AbortController();
   const own = runner?.agents ?? { findSession: async () => undefined, program: PROGRAM_PATH };
-  const handler = createAgentsRouter({
-    ...own,
-    findWorker: (attempt) => findWorkerOf(services, attempt),
-    forwardTo: (worker, req, res, signal) => forwardTo(services, worker, req, res, signal),
-    isDiskLow: () => services.space.low,
-    closing: closing.signal,
-  });
+  const forwarding: Parameters<typeof createMachinesRouter>[0]['forwardTo'] = (
+    worker,
+    ...request
+  ) => forwardTo(services, worker, ...request);
+  const handler = Router();
+  handler.use(
+    createAgentsRouter({
+      ...own,
+      findWorker: (attempt) => findWorkerOf(services, attempt),
+      forwardTo: forwarding,
+      isDiskLow: () => services.space.low,
+      closing: closing.signal,
+    }),
+    createMachinesRouter({
+      ...services,
+      worker: services.cluster.members.id,
+      engine: runner?.joined ?? null,
+      forwardTo: forwarding,
+      closing: closing.signal,
+    }),
+  );
   return { handler, [Symbol.dispose]: () => closing.abort() };
+}
+
+/** Passes changes of joined machines on to the runner that drives them. */
+function followJoinedMachines(
+  services: Pick<ProcessServices, 'db' | 'bus' | 'cluster' | 'log'>,
+  { joined }: Pick<OpenedRunner, 'joined'>,
+): AsyncDisposable | null {
+  const worker = services.cluster.members.id;
+  return joined ? followMachines({ ...services, worker, engine: joined }) : null;
 }
 
 function reportSlots({ config, metrics }: ProcessServices) {

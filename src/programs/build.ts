@@ -1,9 +1,10 @@
 /**
  * `npm run build`: builds what the server serves: the dashboard, the pages of the documentation, the `loam` command, the client
- * library, and the agent for the nodes of a cluster. `npm start` rebuilds those whose sources changed; without Vite (`npm ci
+ * library, the agent for the nodes of a cluster, and the program for joined machines. `npm start` rebuilds those whose sources changed; without Vite (`npm ci
  * --omit=dev`) the server uses the existing builds. A build goes to a temporary folder that is then renamed, so that a crash or
  * a concurrent start never leaves a partial build.
  */
+import { execFile } from 'node:child_process';
 import { createHash, randomUUID } from 'node:crypto';
 import { existsSync, globSync, readFileSync } from 'node:fs';
 import { mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
@@ -22,6 +23,8 @@ type Target = {
   sources: string;
   /** Compresses the files of these folders of the build. */
   compressed?: string[];
+  /** Adds a tar of all files. */
+  archive?: string;
 };
 
 const TARGETS: readonly Target[] = [
@@ -56,6 +59,13 @@ const TARGETS: readonly Target[] = [
     out: 'dist/agent',
     config: 'src/runners/agent/vite.config.ts',
     sources: 'src/{base,platform,runners}/**/*.ts',
+  },
+  {
+    name: 'the program for joined machines',
+    out: 'dist/worker',
+    config: 'src/runners/worker/vite.config.ts',
+    sources: 'src/{base,platform,runners}/**/*.ts',
+    archive: 'program.tgz',
   },
 ];
 
@@ -94,6 +104,11 @@ async function buildTarget(target: Target): Promise<boolean> {
     await inProductionMode(() => build(options));
     for (const folder of target.compressed ?? []) await compressFiles(join(outDir, folder));
     await writeFile(join(outDir, STAMP), stamp);
+    if (target.archive) {
+      const archive = `${outDir}.tgz`;
+      await promisify(execFile)('tar', ['-czf', archive, '-C', outDir, '.']);
+      await rename(archive, join(outDir, target.archive));
+    }
     await replaceBuild(outDir, out);
   } finally {
     await rm(outDir, { recursive: true, force: true });

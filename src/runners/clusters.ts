@@ -1,10 +1,12 @@
-/** Opens the runners of the clusters that this worker drives. */
+/** Opens the runners of the clusters and joined machines that this worker drives. */
 import { join } from 'node:path';
 import type { ClusterConfig } from '../base/config/clusters.ts';
 import type { Logger } from '../base/log.ts';
-import type { ClusterEngine } from './agent/engine.ts';
-import { requireAgentProgram } from './agent/program.ts';
-import { type AgentRunner, openAgentRunner } from './agent/runner.ts';
+import { oneMachine, type SharingEngine } from './agent/engine.ts';
+import { PROGRAM_PATH, requireAgentProgram } from './agent/program.ts';
+import { type AgentRunner, openAgentRunner, readSubmissions } from './agent/runner.ts';
+import { MachinesEngine } from './machines/engine.ts';
+import { readProgramVersion } from './machines/program.ts';
 import type { NetworkMode } from './runner.ts';
 
 type Options = {
@@ -26,9 +28,12 @@ type Options = {
 export type OpenedClusters = {
   /** Name of the cluster → its runner. */
   runners: Readonly<Record<string, AgentRunner>>;
+  /** The runner of joined machines, and its engine. */
+  machines: AgentRunner;
+  joined: MachinesEngine;
   /** Path of the program for the nodes. */
   program: string;
-  /** The session of an attempt on any of the clusters. */
+  /** The session of an attempt on any of the clusters or machines. */
   findSession: AgentRunner['findSession'];
 };
 
@@ -37,7 +42,7 @@ export async function openClusters(
   { clusters, dataDir, agentUrl, leaseMs, worker, network, allow, log }: Options,
   cleanup: AsyncDisposableStack,
 ): Promise<OpenedClusters> {
-  const program = requireAgentProgram();
+  if (clusters.length > 0) requireAgentProgram();
   const runners: Record<string, AgentRunner> = {};
   for (const cluster of clusters) {
     const { name, regions, options } = cluster;
@@ -47,9 +52,7 @@ export async function openClusters(
         engine,
         name,
         dir: join(dataDir, 'clusters', name),
-        machine: name,
-        maxJobs: options.maxJobs,
-        regions,
+        placement: oneMachine(engine, { id: name, maxJobs: options.maxJobs, regions }),
         agentUrl,
         leaseMs,
         log,
@@ -60,15 +63,33 @@ export async function openClusters(
       : 'answers';
     log.info(`${engine.title}${name === cluster.kind ? '' : ` "${name}"`} ${state}`);
   }
-  if (isLoopback(agentUrl))
+  const machinesDir = join(dataDir, 'machines');
+  const joined = new MachinesEngine(await readSubmissions(machinesDir), {
+    program: readProgramVersion(),
+    nameGpu: (driverName) => driverName,
+  });
+  const machines = cleanup.use(
+    await openAgentRunner({
+      engine: joined,
+      name: 'machines',
+      dir: machinesDir,
+      placement: joined,
+      agentUrl,
+      leaseMs,
+      log,
+    }),
+  );
+  if (clusters.length > 0 && isLoopback(agentUrl))
     log.warn(
       `The nodes of clusters are told to reach this worker at ${agentUrl}, which works only on this machine: set LOAM_AGENT_URL`,
     );
   return {
     runners,
-    program,
+    machines,
+    joined,
+    program: PROGRAM_PATH,
     async findSession(attempt) {
-      for (const runner of Object.values(runners)) {
+      for (const runner of [...Object.values(runners), machines]) {
         const session = await runner.findSession(attempt);
         if (session) return session;
       }
@@ -87,7 +108,7 @@ async function openEngine(
     allow,
     log,
   }: Pick<Options, 'agentUrl' | 'worker' | 'network' | 'allow' | 'log'>,
-): Promise<ClusterEngine> {
+): Promise<SharingEngine> {
   if (cluster.kind === 'kubernetes') {
     const { openKubernetesEngine } = await import('./kubernetes/engine.ts');
     return openKubernetesEngine({ config: cluster.options, agentUrl, worker, network, allow, log });

@@ -8,7 +8,8 @@ import type { Logger } from '../base/log.ts';
 import type { OpenedClusters } from './clusters.ts';
 import type { DockerRunner } from './docker/runner.ts';
 import { type GpuLedger, openGpuLedger } from './gpu-ledger.ts';
-import { openProcessRunner, type ProcessRunner } from './process/runner.ts';
+import type { MachinesEngine } from './machines/engine.ts';
+import { openProcessRunner } from './process/runner.ts';
 import {
   type Handle,
   LOCAL_MACHINE,
@@ -16,6 +17,7 @@ import {
   type Machine,
   type Runner,
   RunnerUnavailable,
+  usesWorkerSlots,
 } from './runner.ts';
 
 /** The image of jobs that name none, with `LOAM_RUNNER=docker`: Debian with git and common tools. */
@@ -25,41 +27,42 @@ type Options = {
   config: Config;
   /** Folders that no job may see. */
   hidden: readonly string[];
-  /** Base URL at which the nodes of clusters reach this process, without a trailing slash. */
-  agentUrl: string;
-  /** Id of this worker. */
-  worker: string;
+  /**
+   * For clusters and joined machines, whose agents send requests to this process; unset: there are none.
+   * `url`: base URL at which the nodes of clusters reach this process, without a trailing slash. `worker`: id of this worker
+   */
+  agents?: { url: string; worker: string };
   log: Logger;
 };
 
-/** `agents`: set when the runner drives clusters, whose agents send requests to this process. */
+/** `agents` and `joined`: as of the option. */
 export type OpenedRunner = Runner &
-  AsyncDisposable & { agents?: Pick<OpenedClusters, 'findSession' | 'program'> };
+  AsyncDisposable & {
+    agents?: Pick<OpenedClusters, 'findSession' | 'program'>;
+    joined?: MachinesEngine;
+  };
 
 /** @throws ConfigError when a configured runner does not work here */
 export async function openRunner(options: Options): Promise<OpenedRunner> {
-  const { config, agentUrl, worker, log } = options;
+  const { config, agents, log } = options;
   const { runner: mode, dataDir, jobNetwork: network, jobAllow: allow } = config;
   await using cleanup = new AsyncDisposableStack();
   const own = mode === 'none' ? null : await openOwnMachines(options, mode, cleanup);
-  if (!config.clusters) {
-    if (own?.only) {
-      cleanup.move();
-      return own.only;
-    }
+  if (!agents) {
     const owned = cleanup.move();
     const runner = composeRunners(mode, own?.kinds ?? {}, own?.choose ?? (() => null));
     return Object.assign(runner, { [Symbol.asyncDispose]: () => owned.disposeAsync() });
   }
-  // Loaded on demand, to save memory on servers without clusters.
+  // Loaded on demand: the program of joined machines does without.
   const { openClusters } = await import('./clusters.ts');
-  const { clusters, ownMachines, agentLeaseMinutes } = config;
+  const { clusters = [], ownMachines, agentLeaseMinutes } = config;
+  const { url: agentUrl, worker } = agents;
   const leaseMs = agentLeaseMinutes * 60_000;
   const opened = await openClusters(
     { clusters, dataDir, agentUrl, leaseMs, worker, network, allow, log },
     cleanup,
   );
-  const { runners, findSession, program } = opened;
+  const { runners, machines, joined, findSession, program } = opened;
   const names = Object.keys(runners);
   const pick = (some: readonly string[]) =>
     Object.fromEntries(Object.entries(runners).filter(([name]) => some.includes(name)));
@@ -68,22 +71,29 @@ export async function openRunner(options: Options): Promise<OpenedRunner> {
     ...pick(names.slice(0, position)),
     ...own?.kinds,
     ...pick(names.slice(position)),
+    [JOINED_KIND]: machines,
   };
   const choose: Choose = (hasImage, machine) => {
     const cluster = runners[machine];
-    if (!cluster) return own?.choose(hasImage, machine) ?? null;
-    const { withImage = true, withoutImage = true } = cluster.machines[0] ?? {};
-    return (hasImage ? withImage : withoutImage) ? machine : null;
+    const capacity = cluster ? cluster.machines[0] : joined.capacityOf(machine);
+    if (!cluster && !capacity) return own?.choose(hasImage, machine) ?? null;
+    const { withImage = true, withoutImage = true } = capacity ?? {};
+    const kind = cluster ? machine : JOINED_KIND;
+    return (hasImage ? withImage : withoutImage) ? kind : null;
   };
   const owned = cleanup.move();
-  return Object.assign(composeRunners('clusters', kinds, choose, regions), {
+  const name = config.clusters ? 'clusters' : mode;
+  return Object.assign(composeRunners(name, kinds, choose, regions), {
     agents: { findSession, program },
+    joined,
     [Symbol.asyncDispose]: () => owned.disposeAsync(),
   });
 }
 
-/** `only`: set when all jobs are processes, so that there is nothing to choose. */
-type OpenedMachines = { kinds: Kinds; choose: Choose; only?: ProcessRunner };
+/** The kind of attempts on joined machines. */
+const JOINED_KIND = 'joined';
+
+type OpenedMachines = { kinds: Kinds; choose: Choose };
 
 /**
  * `auto` uses containers for jobs with an image (for all jobs if there is a default image), and processes for other jobs.
@@ -97,10 +107,10 @@ async function openOwnMachines(
 ): Promise<OpenedMachines> {
   const { config, log } = options;
   const onlyProcesses = async (gpus?: GpuLedger): Promise<OpenedMachines> => {
-    const only = cleanup.use(await openProcesses(options, gpus));
+    const processes = cleanup.use(await openProcesses(options, gpus));
     const choose: Choose = (hasImage, machine) =>
       machine === LOCAL_MACHINE && !hasImage ? 'process' : null;
-    return { kinds: { process: only }, choose, only };
+    return { kinds: { process: processes }, choose };
   };
   if (mode === 'process') return onlyProcesses();
   const hasProcessAttempts = containsAttempts(processAttemptsDir(config.dataDir));
@@ -310,7 +320,7 @@ export function composeRunners(
     get machines() {
       const offered = mergeMachines(runners.flatMap(({ machines }) => machines)).map((machine) => ({
         ...machine,
-        ...(regions && machine.maxJobs === undefined && { regions }),
+        ...(regions && usesWorkerSlots(machine) && { regions }),
         withImage: choose(true, machine.id) !== null,
         withoutImage: choose(false, machine.id) !== null,
       }));
@@ -340,6 +350,7 @@ export function composeRunners(
     },
     attach: (handle) => runnerOf(handle).attach(handle),
     logs: (handle, cursor, signal) => runnerOf(handle).logs(handle, cursor, signal),
+    renewLease: (handle, renewedAt) => runnerOf(handle).renewLease?.(handle, renewedAt),
     signal: (handle, signal) => runnerOf(handle).signal(handle, signal),
     wait: (handle, signal) => runnerOf(handle).wait(handle, signal),
     replaceFiles: (handle, files) => runnerOf(handle).replaceFiles(handle, files),

@@ -27,11 +27,18 @@ export type Machine = {
    * running. Its capacity is that of the largest node. Unset: the worker shares the machine among jobs and limits their number.
    */
   maxJobs?: number;
+  /** Set for a joined machine: how many jobs it runs at once. Unset: its jobs use the slots of the worker. */
+  slots?: number;
   /** The regions whose jobs the machine runs; unset: all. */
   regions?: readonly string[];
-  /** Set for a machine that joined by a worker token. */
-  joined?: true;
+  /** Id of the namespace whose jobs alone the machine runs; unset: all. */
+  namespaceId?: string;
 };
+
+/** Whether jobs on the machine use the slots of the worker. */
+export function usesWorkerSlots({ maxJobs, slots }: Pick<Machine, 'maxJobs' | 'slots'>): boolean {
+  return maxJobs === undefined && slots === undefined;
+}
 
 /** The kinds of attempts that the runner supervises. */
 export function listAttemptKinds({
@@ -42,17 +49,17 @@ export function listAttemptKinds({
 }
 
 /**
- * `unavailableReason`: why the cluster takes no jobs now, for example because it does not answer; `machines` omits it then.
- * `regions`: as of its machine.
+ * A cluster or a joined machine. `unavailableReason`: why it takes no jobs now, for example because it does not answer;
+ * `machines` omits it then. The rest is as of its machine.
  */
-export type ClusterState = Pick<Machine, 'id' | 'regions'> & {
+export type ClusterState = Pick<Machine, 'id' | 'regions' | 'namespaceId' | 'slots'> & {
   unavailableReason?: string | undefined;
 };
 
-/** The clusters of the runner, also those that do not answer now. */
+/** The clusters and joined machines of the runner, also those that do not answer now. */
 export function listClusters({
   machines,
-  clusters = machines.filter(({ maxJobs }) => maxJobs !== undefined),
+  clusters = machines.filter((machine) => !usesWorkerSlots(machine)),
 }: Pick<Runner, 'machines' | 'clusters'>): readonly ClusterState[] {
   return clusters;
 }
@@ -79,6 +86,11 @@ export type AttemptSpec = {
   job: { id: string; name: string; namespace: string };
   hardware: Hardware;
   timeoutMs: number;
+  /**
+   * The command is killed when its lease was not renewed for this long (`Runner.renewLease`), by a clock that runs while the
+   * machine is suspended, also while no program calls the runner. Unset: it has no lease.
+   */
+  leaseMs?: number | undefined;
   /** Limits of the log: bytes of text with line ends, and lines. Further output is discarded. */
   log: { bytes: number; lines: number };
   /** Receives texts for the job's `progress` field during preparation. */
@@ -190,8 +202,8 @@ export type Runner = {
    */
   readonly machines: readonly Machine[];
   /**
-   * All clusters, also those that `machines` omits now: attempts on clusters use no slots of the worker. Default: the machines
-   * with `maxJobs`.
+   * All clusters and joined machines, also those that `machines` omits now: their attempts use no slots of the worker. Default:
+   * the machines with `maxJobs` or `slots`.
    */
   readonly clusters?: readonly ClusterState[];
   /** Whether an expected container engine does not answer. Then attempts may run on more machines than `machines` lists. */
@@ -218,6 +230,11 @@ export type Runner = {
   attach(handle: Handle): Promise<'prepared' | 'started' | 'unprepared' | 'gone'>;
   /** Streams the lines after `cursor`; ends after the last line of ended work, or when `signal` aborts. */
   logs(handle: Handle, cursor: LogCursor | null, signal: AbortSignal): AsyncIterable<LogBatch>;
+  /**
+   * Renews the lease of an attempt that has one (`AttemptSpec.leaseMs`).
+   * @param renewedAt seconds as of `os.uptime()`
+   */
+  renewLease?(handle: Handle, renewedAt: number): void;
   /** Sends the signal to the whole process tree. After TERM, the runner itself sends KILL when the grace period has passed. */
   signal(handle: Handle, signal: 'TERM' | 'KILL'): Promise<void>;
   /**

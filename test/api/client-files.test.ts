@@ -40,7 +40,8 @@ async function serveBuilt({ damaged = false } = {}) {
   await mkdir(join(root, 'dist/cli'), { recursive: true });
   await writeFile(join(root, 'dist/cli/loam.mjs'), COMMAND);
   await mkdir(join(root, 'src/cli'), { recursive: true });
-  await cp(join(ROOT, 'src/cli/install.sh'), join(root, 'src/cli/install.sh'));
+  for (const installer of ['src/cli/install.sh', 'src/runners/worker/install.sh'])
+    await cp(join(ROOT, installer), join(root, installer));
   const app = express();
   if (damaged) app.get('/cli/loam.mjs', (_req, res) => void res.send(COMMAND.slice(1)));
   const server = app.listen(0, '127.0.0.1');

@@ -297,7 +297,7 @@ test('a job that only a cluster could run waits with the reason for which the cl
       expect(await job(ada, 'ada', name)).toMatchObject({
         status: 'QUEUED',
         progress: expect.stringMatching(
-          /: no worker offers it, and the cluster "hpc" takes no jobs now: Loam has no permission for pods \(create\)$/,
+          /: no worker offers it, and "hpc" takes no jobs now: Loam has no permission for pods \(create\)$/,
         ),
       }),
     );

@@ -172,7 +172,7 @@ test('a name belongs to one machine, cluster or engine', async () => {
   for (const wrong of ['', 'local', 'Box', '-box', 'box-', 'a'.repeat(64), 'a/b', 'a\0'])
     await expect(tryName(wrong), wrong).rejects.toMatchObject({ field: 'name' });
   await app.pool.query(
-    `insert into workers (id, runner, machines) values ('w', 'cluster', '[{"id": "hpc"}, {"id": "mine", "joined": true}]')`,
+    `insert into workers (id, runner, machines) values ('w', 'cluster', '[{"id": "hpc"}, {"id": "mine", "slots": 4}]')`,
   );
   await expect(tryName('hpc')).rejects.toMatchObject({ code: 'already_exists' });
   // Its worker has not yet noticed that the machine was removed.

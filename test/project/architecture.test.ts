@@ -188,10 +188,10 @@ test('the environment is read in config.ts, and the process ended in main.ts', (
     sources.filter(({ text }) => pattern.test(text)).map(({ path }) => path);
   // Those are programs of their own.
   const small =
-    /^src\/(?:runners\/(?:process\/shim|docker\/shim)|api\/ssh\/front\/main|platform\/processes\/starting)/;
-  // Those are, or contain, programs for the nodes of a cluster.
+    /^src\/(?:runners\/(?:process\/shim|docker\/container-shim)|api\/ssh\/front\/main|platform\/processes\/starting)/;
+  // Those are, or contain, programs for the nodes of a cluster and for joined machines.
   const remote =
-    /^src\/runners\/(?:agent\/(?:agent|bootstrap|work)|slurm\/batch-job|kubernetes\/pod)\.ts$/;
+    /^src\/runners\/(?:agent\/(?:agent|bootstrap|work)|slurm\/batch-job|kubernetes\/pod|worker\/worker)\.ts$/;
   const isHere = (path: string) => !small.test(path) && !remote.test(path);
   expect(uses(/process\.exit\(/).filter(isHere)).toEqual(['src/main.ts']);
   // Handing PATH on to a child process configures nothing.
@@ -211,7 +211,7 @@ test('git is started in one place', () => {
 
 test('only the backoff doubles pauses', () => {
   // Those run as programs of their own on nodes and beside containers.
-  const programs = ['src/runners/agent/bootstrap.ts', 'src/runners/docker/shim.ts'];
+  const programs = ['src/runners/agent/bootstrap.ts', 'src/runners/docker/container-shim.ts'];
   const doubling =
     /Math\.min\((?:2 \* (?:\w*pause|\w*delay|ms)\b|\w*(?:pause|delay|backoff) \* 2)/i;
   const found = sources.filter(({ text }) => doubling.test(text)).map(({ path }) => path);

@@ -105,6 +105,7 @@ async function openEngine(url: string, config: object = { maxCpus: 1, maxMemoryG
 
 const SUBMISSION: Submission = {
   attempt: 'att_01',
+  machine: 'cluster',
   job: { id: 'job_01', name: 'train', namespace: 'ada' },
   agent: { url: 'http://127.0.0.1:3000/agents', token: 't' },
   image: null,

@@ -19,6 +19,7 @@ import {
 const ATTEMPT = 'att_01jz8m3q4nfc2v6rj0sxkw5e7t';
 const SUBMISSION: Submission = {
   attempt: ATTEMPT,
+  machine: 'cluster',
   job: { id: 'job_01jz8m3q4nfc2v6rj0sxkw5e7u', name: 'train it', namespace: 'ada' },
   agent: { url: 'https://loam.example.com/agents', token: 'the-credential' },
   image: 'python:3.13',

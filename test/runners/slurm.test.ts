@@ -196,6 +196,7 @@ test('a job that was submitted while the jobs were listed is not taken for lost'
 
 const SUBMISSION: Submission = {
   attempt: ATTEMPT,
+  machine: 'cluster',
   job: { id: 'job_1', name: 'train', namespace: 'ada' },
   agent: { url: 'https://loam.example/agents', token: 'secret' },
   image: null,

@@ -7,7 +7,12 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Writable } from 'node:stream';
 import { pino } from 'pino';
-import type { ClusterEngine, EngineState, Submission } from '../../src/runners/agent/engine.ts';
+import {
+  type EngineState,
+  oneMachine,
+  type SharingEngine,
+  type Submission,
+} from '../../src/runners/agent/engine.ts';
 import { LEASE_MS } from '../../src/runners/agent/protocol.ts';
 import { type AgentRunner, openAgentRunner } from '../../src/runners/agent/runner.ts';
 import type { AttemptSpec, Handle, MayBegin } from '../../src/runners/runner.ts';
@@ -111,8 +116,7 @@ export async function openForger({
   if (!given) cleanup.defer(() => rm(dir, { recursive: true, force: true }));
   const submissions = new Map<string, Submission>();
   const states = new Map<string, EngineState>();
-  const engine: ClusterEngine = {
-    kind: 'slurm',
+  const engine: SharingEngine = {
     title: 'Forged',
     capacity: { cpus: 2, memoryBytes: 2 ** 32, gpus: {}, withImage: false },
     submit: async (submission) => void submissions.set(submission.attempt, submission),
@@ -147,8 +151,7 @@ export async function openForger({
         engine,
         name: 'forged',
         dir: join(dir, 'attempts'),
-        machine: 'forged',
-        maxJobs: 100,
+        placement: oneMachine(engine, { id: 'forged', maxJobs: 100 }),
         agentUrl: server.url,
         leaseMs: LEASE_MS,
       }),

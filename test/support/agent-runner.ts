@@ -2,7 +2,7 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import type { ClusterEngine } from '../../src/runners/agent/engine.ts';
+import { oneMachine, type SharingEngine } from '../../src/runners/agent/engine.ts';
 import { PROGRAM_PATH } from '../../src/runners/agent/program.ts';
 import { LEASE_MS } from '../../src/runners/agent/protocol.ts';
 import { type AgentRunner, openAgentRunner } from '../../src/runners/agent/runner.ts';
@@ -14,7 +14,7 @@ import { serveAgents } from './loopback-engine.ts';
  * @param options.graceMs short only for commands that ignore SIGTERM: on a busy machine, others would get SIGKILL first
  * @param options.host address of this machine at which the nodes reach the worker
  */
-export async function agentRunner<E extends ClusterEngine>(
+export async function agentRunner<E extends SharingEngine>(
   openEngine: (nodesDir: string) => Promise<E>,
   {
     leaseMs = LEASE_MS,
@@ -36,8 +36,7 @@ export async function agentRunner<E extends ClusterEngine>(
         engine,
         name: 'cluster',
         dir: join(dir, 'attempts'),
-        machine: 'cluster',
-        maxJobs: 4,
+        placement: oneMachine(engine, { id: 'cluster', maxJobs: 4 }),
         agentUrl: served.url,
         graceMs,
         leaseMs,

@@ -14,7 +14,7 @@ import { errorEdge } from '../../src/api/http/server.ts';
 import { createLog, type Logger } from '../../src/base/log.ts';
 import { createHttpServer } from '../../src/platform/web/connections.ts';
 import { buildBootstrap } from '../../src/runners/agent/bootstrap.ts';
-import type { ClusterEngine, EngineState, Submission } from '../../src/runners/agent/engine.ts';
+import type { EngineState, SharingEngine, Submission } from '../../src/runners/agent/engine.ts';
 import { createAgentsRouter } from '../../src/runners/agent/http.ts';
 import type { AgentRunner } from '../../src/runners/agent/runner.ts';
 import { removeTree } from '../../src/runners/supervisor/removal.ts';
@@ -26,9 +26,9 @@ const never = new AbortController().signal;
 
 type Agent = { child: ChildProcess; state: EngineState; dir: string; stderr: string };
 
-export class LoopbackEngine implements ClusterEngine {
-  readonly kind = 'slurm';
+export class LoopbackEngine implements SharingEngine {
   readonly title = 'Loopback';
+  readonly gpuSetting = 'LOAM_SLURM_GPUS';
   readonly capacity = { cpus: 2, memoryBytes: 4 * 2 ** 30, gpus: {}, withImage: false };
   readonly unavailableReason = undefined;
   readonly agents = new Map<string, Agent>();
@@ -140,6 +140,8 @@ const AGENT_SERVICES = {
 
 export type AgentServices = Partial<typeof AGENT_SERVICES> & {
   host?: string | undefined;
+  /** Further routes. */
+  routes?: express.Router;
   log?: Logger;
 };
 
@@ -147,7 +149,7 @@ export type AgentServices = Partial<typeof AGENT_SERVICES> & {
 export async function serveAgents(
   findSession: AgentRunner['findSession'],
   program: string,
-  { host = '127.0.0.1', log = createLog('silent'), ...services }: AgentServices = {},
+  { host = '127.0.0.1', log = createLog('silent'), routes, ...services }: AgentServices = {},
 ): Promise<AsyncDisposable & { url: string; server: Server }> {
   if (!existsSync(program)) throw new Error(`${program} is not built`);
   const app = express();
@@ -155,6 +157,7 @@ export async function serveAgents(
     req.id = 'test';
     next();
   });
+  if (routes) app.use(routes);
   app.use(createAgentsRouter({ ...AGENT_SERVICES, findSession, program, ...services }));
   app.use(errorEdge(log));
   const server = createHttpServer(async () => ({})).on('request', app);

@@ -1,6 +1,6 @@
 /**
- * Serves the command `loam` with its installer, and the client libraries, so that clients have the version of their server.
- * `npm run build` writes the built files to `dist/`; the installer and the Python library are served from `src/cli`.
+ * Serves the command `loam`, the program for joined machines, both with their installers, and the client libraries, so that clients
+ * have the version of their server. `npm run build` writes the built files to `dist/`; the others are served from `src`.
  */
 import { createHash } from 'node:crypto';
 import { existsSync, readFileSync } from 'node:fs';
@@ -11,11 +11,13 @@ import type { Urls } from '../../base/urls.ts';
 import type { ByteRange } from '../../platform/storage/storage.ts';
 import { refuseOtherMethods } from '../../platform/web/methods.ts';
 import { sendObject } from '../../platform/web/send-object.ts';
+import { WORKER_PATH } from '../../runners/machines/protocol.ts';
 
 type Deps = { urls: Urls };
 
 const ROOT = join(import.meta.dirname, '../../..');
 const COMMAND = 'dist/cli/loam.mjs';
+const WORKER_ARCHIVE = 'dist/worker/program.tgz';
 
 /** Stands in the installer for the address of the server, as one word of the shell. */
 const BASE_PLACEHOLDER = 'BASE_URL_OF_THE_SERVER';
@@ -24,7 +26,7 @@ const BASE_PLACEHOLDER = 'BASE_URL_OF_THE_SERVER';
 const PLAIN = 'text/plain; charset=utf-8';
 
 /**
- * The files are held in memory, under 1 MB in all: one server serves the same build and its checksum, also while `npm run
+ * The files are held in memory, under 2 MB in all: one server serves the same build and its checksum, also while `npm run
  * build` replaces the files on disk.
  * @param root the folder that has `dist` and `src`
  */
@@ -52,11 +54,15 @@ export function createClientFiles({ urls }: Deps, root = ROOT): Router {
       .all(refuseOtherMethods(['GET']));
   };
 
-  const installer = readFileSync(join(root, 'src/cli/install.sh'), 'utf8');
+  /** Serves an installer with the address of this server. */
+  const serveInstaller = (path: string, source: string) => {
+    const text = readFileSync(join(root, source), 'utf8');
+    const script = text.replace(BASE_PLACEHOLDER, () => quoteForShell(urls.base));
+    serve(path, PLAIN, source, Buffer.from(script));
+  };
   const command = read(COMMAND);
   const checksum = command && Buffer.from(`${sha256(command)}  ${basename(COMMAND)}\n`);
-  const script = installer.replace(BASE_PLACEHOLDER, () => quoteForShell(urls.base));
-  serve('/cli/install.sh', PLAIN, 'src/cli/install.sh', Buffer.from(script));
+  serveInstaller('/cli/install.sh', 'src/cli/install.sh');
   serve('/cli/loam.mjs', 'text/javascript; charset=utf-8', COMMAND, command);
   serve('/cli/loam.mjs.sha256', PLAIN, COMMAND, checksum);
   for (const [source, type] of [
@@ -65,6 +71,8 @@ export function createClientFiles({ urls }: Deps, root = ROOT): Router {
     ['dist/sdk/loam.d.ts', 'application/typescript; charset=utf-8'],
   ] as const)
     serve(`/sdk/${basename(source)}`, type, source, read(source));
+  serveInstaller(`${WORKER_PATH}/install.sh`, 'src/runners/worker/install.sh');
+  serve(`${WORKER_PATH}/program.tgz`, 'application/gzip', WORKER_ARCHIVE, read(WORKER_ARCHIVE));
   return router;
 }
 

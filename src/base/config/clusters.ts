@@ -32,7 +32,7 @@ export type OwnMachines = {
 export type Engines = { clusters: ClusterConfig[]; own: OwnMachines | null };
 
 /** Runners have these names already. */
-const RESERVED = ['local', 'auto', 'docker', 'process', 'none'];
+const RESERVED = ['local', 'auto', 'docker', 'process', 'joined', 'none'];
 
 const name = z
   .string()

@@ -11,6 +11,7 @@ import {
   type ClaimablePools,
   findClaimablePools,
   type HeldCapacity,
+  hasImageWorker,
   type Reservations,
 } from '../queue/admission.ts';
 import {
@@ -25,7 +26,6 @@ import { createPeerWorkers, type PeerWorkers } from '../queue/peer-workers.ts';
 import {
   listAdvertisedMachines,
   listUsableMachines,
-  runsImages,
   WORKER_SILENCE_S,
   type WorkerCapacity,
 } from '../queue/worker-capacity.ts';
@@ -70,6 +70,8 @@ export async function startWorker(
 
 /** The free capacity of a worker before a claim. */
 type ClaimRoom = {
+  /** Set when the machines run jobs of this namespace only. */
+  namespaceId: string | undefined;
   machines: readonly Machine[];
   /** The machines of other workers, and the machines of this worker that do not answer. */
   elsewhere: readonly WorkerCapacity[];
@@ -99,7 +101,8 @@ class JobWorker implements Worker {
   readonly #stopping = new AbortController();
   /** The loops and retries that run until the server stops. */
   #background: Promise<unknown>[] = [];
-  #reservations: Reservations = new Map();
+  /** By the namespace of `ClaimRoom`. */
+  readonly #reservations = new Map<string | undefined, Reservations>();
   /** No job in the queue waits for this worker's machines, so freed capacity needs no claim until a job arrives. */
   #isQueueEmpty = false;
   /** While a claim runs, freed capacity only sets `#hasNewRoom`. After the claim, `#isQueueEmpty` decides whether to wake. */
@@ -126,11 +129,13 @@ class JobWorker implements Worker {
 
   listClusterLoads(): { cluster: string; jobs: number; isUp: boolean }[] {
     const counts = this.#attempts.countClusterJobs();
-    return listClusters(this.#deps.runner).map(({ id, unavailableReason }) => ({
-      cluster: id,
-      jobs: counts.get(id) ?? 0,
-      isUp: unavailableReason === undefined,
-    }));
+    return listClusters(this.#deps.runner)
+      .filter(({ slots }) => slots === undefined)
+      .map(({ id, unavailableReason }) => ({
+        cluster: id,
+        jobs: counts.get(id) ?? 0,
+        isUp: unavailableReason === undefined,
+      }));
   }
 
   async start(): Promise<void> {
@@ -211,7 +216,8 @@ class JobWorker implements Worker {
       if (!this.#attempts.has(attempt.attemptId)) this.#attempts.add(attempt);
     for await (const _ of bus.wakes('queue', this.#stopping.signal, () => waitMs)) {
       const isLocked = await this.#claimAll();
-      const dueMs = this.#computeRoom().jobsFree > 0 ? await this.#msUntilDue() : null;
+      const hasRoom = this.#scopes.some((scope) => this.#computeRoom(scope).jobsFree > 0);
+      const dueMs = hasRoom ? await this.#msUntilDue() : null;
       waitMs = QUEUE_POLL_MS;
       if (isLocked) waitMs = LOCKED_RETRY_MS;
       // One millisecond more, so that the job is due after the wait. A wait that is too short does no harm.
@@ -227,7 +233,12 @@ class JobWorker implements Worker {
     this.#hasNewRoom = false;
     try {
       // A job that starts writes to the disk. The queue is notified when there is enough space again.
-      if (!this.#deps.space.low) this.#isQueueEmpty = await this.#claimUntilFull(skipList);
+      if (!this.#deps.space.low) {
+        let isEmpty = true;
+        for (const scope of this.#scopes)
+          if (!(await this.#claimUntilFull(scope, skipList))) isEmpty = false;
+        this.#isQueueEmpty = isEmpty;
+      }
     } finally {
       this.#isClaiming = false;
     }
@@ -235,11 +246,20 @@ class JobWorker implements Worker {
     return skipList.jobs.size > 0;
   }
 
-  /** @returns whether the queue holds no more jobs for this worker's machines */
-  async #claimUntilFull(skipList: SkipList): Promise<boolean> {
+  /** The namespaces that have machines of their own here, and undefined for the machines of all namespaces. */
+  get #scopes(): readonly (string | undefined)[] {
+    return [...new Set([...this.#machines.map(({ namespaceId }) => namespaceId), undefined])];
+  }
+
+  /**
+   * @param scope claims for the machines of this namespace; undefined: for those of all
+   * @returns whether the queue holds no more jobs for these machines
+   */
+  async #claimUntilFull(scope: string | undefined, skipList: SkipList): Promise<boolean> {
     let hasRefreshedPeers = false;
-    for (let isLong = this.#reservations.size > 0; !this.#stopping.signal.aborted; ) {
-      const room = this.#computeRoom();
+    const hasReservations = (this.#reservations.get(scope)?.size ?? 0) > 0;
+    for (let isLong = hasReservations; !this.#stopping.signal.aborted; ) {
+      const room = this.#computeRoom(scope);
       if (room.pools.size === 0) return false;
       const shortScan = Math.min(room.jobsFree, SHORT_SCAN);
       const scan = isLong ? LONG_SCAN : { maxQueues: shortScan, maxJobsPerQueue: shortScan };
@@ -266,15 +286,18 @@ class JobWorker implements Worker {
     return false;
   }
 
-  #computeRoom(): ClaimRoom {
+  #computeRoom(namespaceId: string | undefined): ClaimRoom {
     const capacity = this.#capacity;
-    const machines = capacity.filter(({ away }) => !away);
-    const elsewhere = [...this.#peers.machines, ...capacity.filter(({ away }) => away)];
+    const isHere = (machine: WorkerCapacity) =>
+      !machine.away && machine.namespaceId === namespaceId;
+    const machines = capacity.filter(isHere);
+    const elsewhere = [...this.#peers.machines, ...capacity.filter((one) => !isHere(one))];
     const held = this.#attempts.capacity();
     const slots = this.#slots;
-    const slotsFree = slots - this.slotsUsed;
+    // The slots of this worker are for its own machines, which run jobs of all namespaces.
+    const slotsFree = namespaceId === undefined ? slots - this.slotsUsed : 0;
     const claimable = findClaimablePools({ machines, slots, slotsFree, held });
-    return { machines, elsewhere, held, slotsFree, ...claimable };
+    return { namespaceId, machines, elsewhere, held, slotsFree, ...claimable };
   }
 
   #poolsWithoutAttempts({ machines }: ClaimRoom): ClaimablePools {
@@ -292,16 +315,17 @@ class JobWorker implements Worker {
     hasRefreshedPeers: boolean,
   ): Promise<ClaimRound | 'peers needed'> {
     const { runner, metrics } = this.#deps;
-    const canRunImages = runsImages([...room.machines, ...room.elsewhere]);
+    const canRunImages = hasImageWorker(room.machines, room.elsewhere);
     let needsPeers = false;
     let hasPassedOverJobs = false;
     let admitted: readonly WaitingJob[] = [];
     const claims = await claimJobs(this.#deps, {
       workerId: this.#id,
       runner: runner.name,
+      namespaceId: room.namespaceId,
       pools,
       ...scan,
-      reserved: this.#reservations.values(),
+      reserved: this.#reservations.get(room.namespaceId)?.values() ?? [],
       decide: (queues, reserved) => {
         const input = { ...room, slots: this.#slots, queues, reserved };
         const decision = admit<WaitingJob>(input);
@@ -309,7 +333,7 @@ class JobWorker implements Worker {
         const hasImages = decision.admitted.some(({ job }) => job.image !== null);
         needsPeers = hasImages && !hasRefreshedPeers && !canRunImages;
         if (needsPeers) return [];
-        this.#reservations = decision.reservations;
+        this.#reservations.set(room.namespaceId, decision.reservations);
         hasPassedOverJobs = decision.hasPassedOverJobs;
         admitted = decision.admitted.map(({ job }) => job);
         return decision.admitted;

@@ -240,7 +240,7 @@ function checkMachineName(name: string): void {
 async function isOtherMachine(tx: Db, name: string): Promise<boolean> {
   const [found] = await tx.$queryRaw<unknown[]>`
     select from workers w, jsonb_array_elements(w.machines) machine
-    where machine ->> 'id' = ${name} and not coalesce((machine ->> 'joined')::boolean, false)
+    where machine ->> 'id' = ${name} and not machine ? 'slots'
       and w.heartbeat_at > now() - make_interval(secs => ${WORKER_SILENCE_S})
     limit 1`;
   return found !== undefined;

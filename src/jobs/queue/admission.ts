@@ -10,6 +10,8 @@
  * Clusters: the engine of a cluster shares its nodes among jobs. A request is reduced to the size of its largest node, and the
  * worker only limits the number of its jobs there (`maxJobs`). These jobs use no slots of the worker, and reserve nothing.
  *
+ * Joined machines: as the worker's own, but each has slots of its own, and may run jobs of one namespace only.
+ *
  * Placement: a job goes to the first machine, in the order of the runner, that can run it now. The ordinary machines count as
  * one place in this order, at which the one with the lowest cost is chosen.
  *
@@ -22,11 +24,12 @@
  * wait for CPU or memory.
  */
 import { HARDWARE_DEFAULTS as DEFAULT } from '../../base/hardware.ts';
-import type { Machine } from '../../runners/runner.ts';
+import { type Machine, usesWorkerSlots } from '../../runners/runner.ts';
 import {
   canRun,
   hasGpus,
   runsImages,
+  servesNamespace,
   servesRegion,
   type WorkerCapacity,
 } from './worker-capacity.ts';
@@ -94,9 +97,10 @@ function computeNeed(machine: Machine, slots: number, request: ResourceRequest):
   if (isCluster(machine)) return { cpu: 0, memory: 0, gpus: {} };
   const cpu = machine.cpus * MILLI;
   const memory = machine.memoryBytes;
+  const shares = machine.slots ?? slots;
   return {
-    cpu: computeShare(request.cpu * MILLI, cpu, slots, DEFAULT.cpu * MILLI),
-    memory: computeShare(request.memoryGb * GIB, memory, slots, DEFAULT.memoryGb * GIB),
+    cpu: computeShare(request.cpu * MILLI, cpu, shares, DEFAULT.cpu * MILLI),
+    memory: computeShare(request.memoryGb * GIB, memory, shares, DEFAULT.memoryGb * GIB),
     gpus: request.gpu === 'none' ? {} : { [request.gpu]: request.gpuCount },
   };
 }
@@ -146,7 +150,7 @@ class MachineRoom {
   constructor(machine: Machine, slots: number) {
     this.machine = machine;
     this.#slots = slots;
-    this.#jobs = machine.maxJobs ?? Number.POSITIVE_INFINITY;
+    this.#jobs = machine.maxJobs ?? machine.slots ?? Number.POSITIVE_INFINITY;
     this.#cpu = machine.cpus * MILLI;
     this.#memory = machine.memoryBytes;
     this.#gpus = { ...machine.gpus };
@@ -156,8 +160,9 @@ class MachineRoom {
     return computeNeed(this.machine, this.#slots, request);
   }
 
-  take({ cpu, memory, gpus }: ResourceAmount): void {
-    this.#jobs--;
+  /** @param jobs how many places of jobs are taken, too */
+  take({ cpu, memory, gpus }: ResourceAmount, jobs: 0 | 1): void {
+    this.#jobs -= jobs;
     this.#cpu -= cpu;
     this.#memory -= memory;
     for (const [model, count] of Object.entries(gpus))
@@ -176,6 +181,10 @@ class MachineRoom {
 
   get isCluster(): boolean {
     return isCluster(this.machine);
+  }
+
+  get usesWorkerSlots(): boolean {
+    return usesWorkerSlots(this.machine);
   }
 
   /** How many more jobs the machine may have, as far as its number of jobs is limited by itself. */
@@ -219,11 +228,12 @@ function computeRooms(
     const { cpus, memoryBytes } = room.machine;
     const isReleased = (requested: number, total: number, defaultRequest: number) =>
       held.isLeaving && isShared(requested, total, defaultRequest);
-    room.take({
+    const used = {
       cpu: isReleased(held.cpu, cpus, DEFAULT.cpu) ? 0 : cpu,
       memory: isReleased(held.memoryGb * GIB, memoryBytes, DEFAULT.memoryGb * GIB) ? 0 : memory,
       gpus,
-    });
+    };
+    room.take(used, held.isLeaving ? 0 : 1);
   }
   return rooms;
 }
@@ -256,7 +266,7 @@ export function findClaimablePools({
   const rooms = [...computeRooms(machines, slots, held).values()];
   for (const room of rooms) {
     const { machine } = room;
-    if (!room.isCluster && slotsFree <= 0) continue;
+    if (room.usesWorkerSlots && slotsFree <= 0) continue;
     // The smallest need is that of the smallest job, or the share of a job that requests more than the machine has.
     const oversized = room.need({ ...SMALLEST_JOB, cpu: Infinity, memoryGb: Infinity });
     const minimum = room.need(SMALLEST_JOB);
@@ -275,8 +285,8 @@ export function findClaimablePools({
 }
 
 function sumJobsFree(rooms: readonly MachineRoom[], slotsFree: number): number {
-  const inClusters = rooms.filter((room) => room.isCluster).map((room) => room.jobsFree);
-  return inClusters.reduce((sum, jobs) => sum + jobs, Math.max(0, slotsFree));
+  const elsewhere = rooms.filter((room) => !room.usesWorkerSlots).map((room) => room.jobsFree);
+  return elsewhere.reduce((sum, jobs) => sum + jobs, Math.max(0, slotsFree));
 }
 
 /**
@@ -290,6 +300,18 @@ export function admit<C extends CandidateJob>(
   admission.run(input.reserved);
   const { admitted, reservations, hasPassedOverJobs } = admission;
   return { admitted, reservations, hasPassedOverJobs };
+}
+
+/**
+ * Whether any worker runs images of these jobs. Machines of one namespace do not count for the jobs of all.
+ * @param machines those that are claimed for
+ */
+export function hasImageWorker(
+  machines: readonly WorkerCapacity[],
+  elsewhere: readonly WorkerCapacity[],
+): boolean {
+  const others = elsewhere.filter(({ namespaceId }) => namespaceId === undefined);
+  return runsImages([...machines, ...others]);
 }
 
 /** `next`: the index of the next job to consider. */
@@ -311,7 +333,7 @@ class Admission<C extends CandidateJob> {
   constructor({ machines, elsewhere, slots, slotsFree, held, queues }: AdmissionInput<C>) {
     this.#rooms = [...computeRooms(machines, slots, held).values()];
     this.#elsewhere = elsewhere;
-    this.#hasImageWorker = runsImages([...machines, ...elsewhere]);
+    this.#hasImageWorker = hasImageWorker(machines, elsewhere);
     this.#queues = queues.map((queue) => ({ ...queue, next: 0 }));
     this.#slotsFree = slotsFree;
     this.#lastRank = Math.max(0, ...queues.map(({ rank }) => rank));
@@ -344,21 +366,23 @@ class Admission<C extends CandidateJob> {
     const rooms = this.#candidateRooms(job);
     const best = this.#choose(rooms, job);
     if (!best) {
-      // Without a free slot, only clusters have room. Then a job may wait for a slot alone, and its turn is still to come.
-      if (hasReservation || this.#slotsFree > 0) this.#reserve(job, rooms);
+      // Where no slot is free, a job may wait for a slot alone, and its turn is still to come.
+      this.#reserve(job, hasReservation ? rooms : rooms.filter((room) => this.#hasSlot(room)));
       return false;
     }
-    best.take(best.need(job));
+    best.take(best.need(job), 1);
     this.admitted.push({ job, grant: makeGrant(best.machine, job) });
-    if (!best.isCluster) this.#slotsFree--;
+    if (best.usesWorkerSlots) this.#slotsFree--;
     return true;
+  }
+
+  #hasSlot(room: MachineRoom): boolean {
+    return room.usesWorkerSlots ? this.#slotsFree > 0 : room.jobsFree > 0;
   }
 
   /** Chooses the machine on which a job starts now; undefined if it fits on none. */
   #choose(candidates: readonly MachineRoom[], job: C): MachineRoom | undefined {
-    const fitting = candidates.filter(
-      (room) => (room.isCluster || this.#slotsFree > 0) && room.fits(room.need(job)),
-    );
+    const fitting = candidates.filter((room) => this.#hasSlot(room) && room.fits(room.need(job)));
     const [first] = fitting;
     if (!first || first.isCluster) return first;
     const [cheapest] = fitting
@@ -374,7 +398,10 @@ class Admission<C extends CandidateJob> {
   #candidateRooms(job: C): readonly MachineRoom[] {
     const request = this.#hasImageWorker ? job : { ...job, image: null };
     const isCapable = (machine: WorkerCapacity) =>
-      servesRegion(machine, request) && hasGpus(machine, request) && canRun(machine, request);
+      servesRegion(machine, request) &&
+      servesNamespace(machine, request) &&
+      hasGpus(machine, request) &&
+      canRun(machine, request);
     const capable = this.#rooms.filter(({ machine }) => isCapable(machine));
     const whole = capable.filter(({ machine }) => fitsWhole(machine, request));
     if (whole.length > 0) return whole;
@@ -396,7 +423,7 @@ class Admission<C extends CandidateJob> {
     );
     if (!nearest || this.reservations.has(kind)) return;
     const { room, need } = nearest;
-    room.take(kind === 'any' ? need : { cpu: 0, memory: 0, gpus: need.gpus });
+    room.take(kind === 'any' ? need : { cpu: 0, memory: 0, gpus: need.gpus }, 0);
     this.reservations.set(kind, job.id);
   }
 

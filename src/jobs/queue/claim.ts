@@ -48,6 +48,8 @@ export type WaitingJob = CandidateJob & { hasRepo: boolean; image: string | null
 type ClaimInput = {
   workerId: string;
   runner: string;
+  /** Reads the jobs of this namespace only; unset: of all. */
+  namespaceId?: string | undefined;
   /** The pools to read. */
   pools: ClaimablePools;
   /** How many namespace queues to read. */
@@ -114,7 +116,8 @@ const buildReadStatement = (hasSkipList: boolean) => `
           and (l.gpu = 'none' or gpu_count <= ${MOST_GPUS})${hasSkipList ? NOT_SKIPPED_JOBS : ''}
         order by id limit 1
       ) any_job
-      where l.gpu = pools.gpu and open and ${MOST_GPUS} is not null${hasSkipList ? NOT_SKIPPED_NAMESPACES : ''}
+      where l.gpu = pools.gpu and open and ${MOST_GPUS} is not null
+        and ($1 ->> 'namespaceId' is null or l.namespace_id = $1 ->> 'namespaceId')${hasSkipList ? NOT_SKIPPED_NAMESPACES : ''}
       order by l.held, l.served_at, l.namespace_id, l.line_served_at, l.region
       limit ($1 ->> 'maxQueues')::int
     ) in_pool
@@ -224,6 +227,7 @@ export async function claimJobs(
   {
     workerId,
     runner,
+    namespaceId,
     pools,
     maxQueues,
     maxJobsPerQueue,
@@ -233,6 +237,7 @@ export async function claimJobs(
   }: ClaimInput,
 ): Promise<ClaimResult[]> {
   const query = {
+    namespaceId,
     pools: Array.from(pools, ([gpu, maxGpus]) => ({ gpu, max_gpus: maxGpus })),
     maxQueues,
     maxJobsPerQueue,

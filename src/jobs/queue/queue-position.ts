@@ -62,13 +62,15 @@ export function createQueuePositions({ pool }: { pool: pg.Pool }): QueuePosition
   const backlogsOf = cacheTtl(CACHE_MS, (gpu: string) => readBacklogs(pool, gpu));
   const firstIdsOf = cacheTtl(CACHE_MS, (key: string) => readIds(pool, key.split(' ')));
   const rateOf = cacheTtl(RATE_CACHE_MS, (gpu: string) => readRecentRate(pool, gpu));
-  const liveMachines = cacheTtl(CACHE_MS, () => readLiveMachines({ pool }));
+  const liveMachines = cacheTtl(CACHE_MS, (namespaceId: string) =>
+    readLiveMachines({ pool }, namespaceId),
+  );
 
   async function findPosition(job: JobRow): Promise<QueuePosition | null> {
     const { gpu, region, namespaceId } = job;
     const isDelayed = job.blocked || job.availableAt > new Date();
     if (job.status !== 'queued' || job.attemptId !== null || isDelayed) return null;
-    const { waitsFor, missing } = describeNeed(job, await liveMachines(''));
+    const { waitsFor, missing } = describeNeed(job, await liveMachines(namespaceId));
     const [backlogs, firstIds] = await Promise.all([
       backlogsOf(gpu),
       firstIdsOf(`${gpu} ${region} ${namespaceId}`),

@@ -1,7 +1,7 @@
 /** The machines that workers advertise to each other through the database, and the jobs that a machine can run. */
 
 import type pg from 'pg';
-import { listClusters, type Machine, type Runner } from '../../runners/runner.ts';
+import { listClusters, type Machine, type Runner, usesWorkerSlots } from '../../runners/runner.ts';
 import { PHASES } from '../record/state.ts';
 
 /** A worker is dead when its last heartbeat is older than this. A live worker writes a heartbeat every ten seconds. */
@@ -35,12 +35,12 @@ const UNAVAILABLE_ENGINE: WorkerCapacity = {
 /** It cannot run a job now, with an image or without. */
 const SILENT_CLUSTER = { ...UNAVAILABLE_ENGINE, withImage: false };
 
-/** Lists the machines on which a worker runs jobs now. Without slots it runs jobs on clusters only. */
+/** Lists the machines on which a worker runs jobs now. Without slots it runs jobs on clusters and joined machines only. */
 export function listUsableMachines(
   { machines }: Pick<Runner, 'machines'>,
   slots: number,
 ): readonly Machine[] {
-  return slots > 0 ? machines : machines.filter(({ maxJobs }) => maxJobs !== undefined);
+  return slots > 0 ? machines : machines.filter((machine) => !usesWorkerSlots(machine));
 }
 
 /**
@@ -51,10 +51,8 @@ export function listAdvertisedMachines(
   runner: Pick<Runner, 'machines' | 'clusters' | 'hasUnavailableEngine'>,
   slots: number,
 ): WorkerCapacity[] {
-  const silentClusters = listClusters(runner).flatMap(({ id, unavailableReason, regions }) =>
-    unavailableReason === undefined
-      ? []
-      : { ...SILENT_CLUSTER, id, unavailableReason, ...(regions && { regions }) },
+  const silentClusters = listClusters(runner).flatMap(({ unavailableReason, ...cluster }) =>
+    unavailableReason === undefined ? [] : { ...SILENT_CLUSTER, ...cluster, unavailableReason },
   );
   const machines = [...listUsableMachines(runner, slots), ...silentClusters];
   const isEngineExpected = slots > 0 || listClusters(runner).length > 0;
@@ -80,9 +78,18 @@ export async function readMachines(services: { pool: pg.Pool }): Promise<WorkerC
   return (await readWorkers(services)).flatMap(({ machines }) => machines);
 }
 
-/** Reads the machines of all workers that are alive. */
-export async function readLiveMachines(services: { pool: pg.Pool }): Promise<WorkerCapacity[]> {
-  return (await readWorkers(services)).flatMap(({ alive, machines }) => (alive ? machines : []));
+/**
+ * Reads the machines of all workers that are alive.
+ * @param namespaceId also those that run jobs of this namespace only
+ */
+export async function readLiveMachines(
+  services: { pool: pg.Pool },
+  namespaceId?: string,
+): Promise<WorkerCapacity[]> {
+  const live = (await readWorkers(services)).filter(({ alive }) => alive);
+  return live.flatMap(({ machines }) =>
+    machines.filter((machine) => servesNamespace(machine, { namespaceId })),
+  );
 }
 
 /**
@@ -127,6 +134,14 @@ export function servesRegion(
   return regions === undefined || regions.includes(region);
 }
 
+/** Whether the machine runs jobs of the namespace; undefined: of any namespace. */
+export function servesNamespace(
+  machine: Pick<Machine, 'namespaceId'>,
+  { namespaceId }: { namespaceId?: string | undefined },
+): boolean {
+  return machine.namespaceId === undefined || machine.namespaceId === namespaceId;
+}
+
 /** Whether the machine can run the job when enough of it is free. */
 export function isSuitable(
   machine: WorkerCapacity,
@@ -159,7 +174,7 @@ export function describeNeed(
   // It may have what the job needs, which is unknown while it takes no jobs.
   const silent = inRegion.find(({ unavailableReason }) => unavailableReason !== undefined);
   const notOffered = silent
-    ? `${NOT_OFFERED}, and the cluster "${silent.id}" takes no jobs now: ${silent.unavailableReason}`
+    ? `${NOT_OFFERED}, and "${silent.id}" takes no jobs now: ${silent.unavailableReason}`
     : NOT_OFFERED;
   const withGpus = inRegion.filter((machine) => !machine.away && hasGpus(machine, job));
   const imageServer = 'a server that runs container images';
@@ -183,11 +198,11 @@ function describeRequest(job: HardwareRequest, hasRegions: boolean): string {
 /** Describes what a new job waits for, and whether any worker has it, as its first `progress`. */
 export async function describeWait(
   services: { pool: pg.Pool },
-  request: GpuRequest & { region: string },
+  request: GpuRequest & { region: string; namespaceId: string },
 ): Promise<string> {
   if (request.gpu === 'none') return PHASES.waiting;
   const waiting = `waiting for ${describeGpus(request)}`;
-  const machines = await readLiveMachines(services);
+  const machines = await readLiveMachines(services, request.namespaceId);
   return machines.some((machine) => servesRegion(machine, request) && hasGpus(machine, request))
     ? waiting
     : `${waiting}: ${NOT_OFFERED}`;

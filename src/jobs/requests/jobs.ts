@@ -122,7 +122,7 @@ export async function createJob<S extends Select>(
 ): Promise<{ job: Row<S>; env: readonly NamedValue[]; warnings: () => Promise<string[]> }> {
   const newJob = await planJob(services, viewer, input);
   const job = await insertJob(services, viewer, newJob, select);
-  const warnings = () => findWarnings(services, newJob.request);
+  const warnings = () => findWarnings(services, newJob.request, newJob.namespace.id);
   return { job, env: input.env ?? [], warnings };
 }
 
@@ -304,7 +304,7 @@ export async function prepareJob(
     commandFromRef,
     identity: toJobCredentials(credentials, services.urls.base),
     costPerHour: costPerHour(settings, services.config.hardware.current).toFixed(),
-    progress: await describeWait(services, settings),
+    progress: await describeWait(services, { ...settings, namespaceId: namespace.id }),
     rerunOfId: newJob.rerunOfId ?? null,
     arrayIndex: arrayPlace?.arrayIndex ?? null,
     arraySize: arrayPlace?.arraySize ?? null,
@@ -404,10 +404,13 @@ export type Placement = {
   inspect: string | null;
 };
 
-/** Null before the start, and for an attempt that runs on no cluster. */
-export function readPlacement({ handle }: Pick<Attempt, 'handle'>): Placement | null {
+/** Null before the start, and for an attempt that runs on no cluster: `machine` says where. */
+export function readPlacement({
+  handle,
+  machine,
+}: Pick<Attempt, 'handle' | 'machine'>): Placement | null {
   const { cluster, node, inspect } = (handle ?? {}) as Partial<Placement>;
-  return cluster && node ? { cluster, node, inspect: inspect ?? null } : null;
+  return cluster && node && node !== machine ? { cluster, node, inspect: inspect ?? null } : null;
 }
 
 /** Reads an attempt by its id; null if it does not exist or the viewer may not see it. */

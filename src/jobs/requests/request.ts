@@ -356,8 +356,9 @@ export async function findWarnings(
     ReturnType<typeof checkRequest>,
     'gpu' | 'gpuCount' | 'cpu' | 'memoryGb' | 'region' | 'image'
   >,
+  namespaceId: string,
 ): Promise<string[]> {
-  const machines = await readLiveMachines(services);
+  const machines = await readLiveMachines(services, namespaceId);
   const { waitsFor, missing } = describeNeed(request, machines);
   if (missing !== null)
     return [`No worker can run this job now. It needs ${waitsFor}: ${missing}.`];

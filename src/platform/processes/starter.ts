@@ -8,8 +8,8 @@
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import type { Socket } from 'node:net';
-import { join } from 'node:path';
 import { type Duplex, PassThrough } from 'node:stream';
+import { ownProgram } from './own-program.ts';
 import type { Command, Program, ProgramExit, StarterEvent } from './protocol.ts';
 
 export type { Program };
@@ -226,7 +226,7 @@ function send(command: Command): void {
 }
 
 function spawnStarter(): Starter {
-  const child = spawn(process.execPath, [join(import.meta.dirname, 'starting.ts')], {
+  const child = spawn(process.execPath, [ownProgram(import.meta, 'starting')], {
     cwd: '/',
     env: { PATH: process.env.PATH ?? '/usr/bin:/bin' },
     // Ctrl+C in a terminal is for the server, which may still need the starter.

@@ -16,7 +16,10 @@ import { pipeline } from 'node:stream/promises';
 import { promisify } from 'node:util';
 import type { ImageProgram } from '../../base/config/slurm.ts';
 import { MOUNTS } from '../runner.ts';
+import type { DiskUse } from '../supervisor/disk.ts';
+import { readJsonFile } from '../supervisor/folder.ts';
 import { recordFailedStart, type Supervision, supervise } from '../supervisor/supervise.ts';
+import { createTar, locateOutput } from '../supervisor/tar.ts';
 import { AgentClient, Refused } from './client.ts';
 import {
   type AgentClaim,
@@ -156,9 +159,16 @@ async function runClaimed(
   const sender = new Sender({
     client,
     dir,
-    jobDir,
-    isInPod: sharedDir !== undefined,
-    measureUsage: () => launcher.measureUsage(),
+    async measureUsage() {
+      const used = await launcher.measureUsage();
+      const disk = await readJsonFile<DiskUse>(join(dir, 'disk')).catch(() => null);
+      return used && { ...used, at: Date.now(), diskBytes: disk?.bytes ?? 0 };
+    },
+    async openOutput(path) {
+      const found = await locateOutput(jobDir, path);
+      // The folders in a pod are volumes, which have files of the job only, whatever user wrote them.
+      return found && createTar({ ...found, ...(sharedDir !== undefined && { owner: null }) });
+    },
     stop: (how) => signals.stop(how),
     endCommand: () => launcher.endCommand(),
     writeFiles: (files) => launcher.writeFiles(files),

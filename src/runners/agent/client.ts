@@ -22,6 +22,12 @@ export type AgentClientOptions = {
   token: string;
   nonce: string;
   leaseMs: number;
+  /**
+   * When a request was sent that the server has answered, in seconds as of `os.uptime()`, by an earlier process; default: now.
+   */
+  answeredAt?: number | undefined;
+  /** Called at each later one. */
+  onAnswered?(answeredAt: number): void;
 };
 
 type RequestOptions = {
@@ -38,10 +44,11 @@ export class AgentClient {
   leaseMs: number;
   readonly #options: AgentClientOptions;
   /** Seconds of the clock that runs while the machine is suspended. */
-  #lastSuccessAt = uptime();
+  #lastSuccessAt: number;
 
   constructor(options: AgentClientOptions) {
     this.leaseMs = options.leaseMs;
+    this.#lastSuccessAt = options.answeredAt ?? uptime();
     this.#options = options;
   }
 
@@ -91,6 +98,7 @@ export class AgentClient {
     });
     if (response.ok) {
       this.#lastSuccessAt = Math.max(this.#lastSuccessAt, sentAt);
+      this.#options.onAnswered?.(this.#lastSuccessAt);
       return response;
     }
     const message = await response.text();

@@ -1,15 +1,17 @@
 /**
- * The contract of cluster engines (Slurm, Kubernetes): the part of a runner that differs between them. An engine places one
- * agent per attempt on a node and reports what it knows about it. Everything else, such as the log and the exit code, comes
- * from the agent itself (`agent.ts`).
+ * The contract of cluster engines (Slurm, Kubernetes, joined machines): the part of a runner that differs between them. An engine
+ * places one agent per attempt on a node and reports what it knows about it. Everything else, such as the log and the exit code,
+ * comes from the agent itself (`agent.ts`, and on a joined machine `../worker/`).
  */
 import type { Hardware } from '../../base/hardware.ts';
-import type { Machine } from '../runner.ts';
+import type { ClusterState, Machine } from '../runner.ts';
 
 /** What a node needs to run the agent of an attempt. */
 export type Submission = {
   /** Id of the attempt. It names everything that the engine creates for it. */
   attempt: string;
+  /** The machine that the attempt is assigned to, one of the engine's machines. */
+  machine: string;
   /** For people who look at the engine's own lists. */
   job: { id: string; name: string; namespace: string };
   /** The program of the agent is at `${url}/<attempt>/agent.mjs`, its requests go to paths below `url`. */
@@ -46,8 +48,11 @@ export type EngineEnd = {
 export type EngineState =
   /** `reason` completes "waiting for Kubernetes: …", translated into plain words. */
   | { kind: 'waiting'; reason: string }
-  /** `commandEnd`: set when the command has ended, and the agent still runs. */
-  | { kind: 'running'; commandEnd?: EngineEnd }
+  /**
+   * `commandEnd`: set when the command has ended, and the agent still runs. `progress`: what the agent does before the command
+   * begins, for the job's `progress`.
+   */
+  | { kind: 'running'; commandEnd?: EngineEnd; progress?: string | undefined }
   /** The engine can never start it, for example because the image does not exist. `reason` is a sentence for the user. */
   | { kind: 'refused'; reason: string }
   /** No process of the attempt runs any more, neither the command nor the agent. */
@@ -58,19 +63,56 @@ export type EngineState =
    */
   | { kind: 'unknown' };
 
+/** What jobs may use of a machine. Jobs with or without an image are refused if it cannot run them. */
+export type Capacity = Pick<
+  Machine,
+  'cpus' | 'memoryBytes' | 'gpus' | 'withImage' | 'withoutImage'
+>;
+
+/** What attempts may be placed on. */
+export type Placement = {
+  /** The machines that take attempts now. */
+  readonly machines: readonly Machine[];
+  /** All machines, with the reason why they take no attempts now. */
+  readonly clusters: readonly ClusterState[];
+  /** Undefined while it is not known what the machine has. */
+  capacityOf(machine: string): Capacity | undefined;
+};
+
+/** An engine that shares its nodes among jobs itself. */
+export type SharingEngine = ClusterEngine & {
+  /** The largest node, and GPU model → the most GPUs of one job. */
+  readonly capacity: Capacity;
+};
+
+/** The placement of an engine that shares its nodes among jobs itself, so that it counts as one machine. */
+export function oneMachine(
+  engine: SharingEngine,
+  options: { id: string; maxJobs: number; regions?: readonly string[] | undefined },
+): Placement {
+  const { id, maxJobs, regions } = options;
+  const where = { id, ...(regions && { regions }) };
+  return {
+    get machines() {
+      const isAvailable = engine.unavailableReason === undefined;
+      return isAvailable ? [{ ...where, ...engine.capacity, maxJobs }] : [];
+    },
+    get clusters() {
+      return [{ ...where, unavailableReason: engine.unavailableReason }];
+    },
+    capacityOf: () => engine.capacity,
+  };
+}
+
 export type ClusterEngine = AsyncDisposable & {
-  readonly kind: 'kubernetes' | 'slurm';
   /** For messages to users: `Kubernetes`, `Slurm`. */
   readonly title: string;
-  /**
-   * The largest node, and GPU model → the most GPUs of one job. The engine shares its nodes among jobs itself. Jobs with or
-   * without an image are refused if it cannot run them.
-   */
-  readonly capacity: Pick<Machine, 'cpus' | 'memoryBytes' | 'gpus' | 'withImage' | 'withoutImage'>;
+  /** Where the operator names its GPUs, for example `LOAM_SLURM_GPUS`; unset: the engine finds them itself. */
+  readonly gpuSetting?: string;
   /** Why the engine takes no jobs at the moment: it does not answer, or Loam lacks a permission. */
   readonly unavailableReason?: string | undefined;
   /**
-   * Submits the agent of the attempt, unless it was submitted already. The capacity has its GPU model, and allows its image.
+   * Submits the agent of the attempt, unless it was submitted already. The machine has its GPU model, and allows its image.
    * @throws Unstartable when the engine refuses it for good, RunnerUnavailable while the engine does not answer
    */
   submit(submission: Submission): Promise<void>;

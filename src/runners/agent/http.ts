@@ -45,6 +45,12 @@ const claimSchema = z.object({
     .max(253)
     .transform((name) => name.replace(/[^\w.:-]/g, '_')),
 });
+const usage = {
+  at: time,
+  memoryBytes: bytes,
+  gpuPercent: z.number().min(0).max(100).nullable(),
+  diskBytes: bytes,
+};
 const reportSchema = z.object({
   started: z
     .object({
@@ -56,13 +62,10 @@ const reportSchema = z.object({
     })
     .optional(),
   usage: z
-    .object({
-      at: time,
-      cpuSeconds: z.number().min(0).max(1e9),
-      memoryBytes: bytes,
-      gpuPercent: z.number().min(0).max(100).nullable(),
-      diskBytes: bytes,
-    })
+    .union([
+      z.object({ ...usage, cpuSeconds: z.number().min(0).max(1e9) }),
+      z.object({ ...usage, cpuPercent: z.number().min(0).max(1e5) }),
+    ])
     .optional(),
   exit: z
     .object({
@@ -78,6 +81,7 @@ const reportSchema = z.object({
     })
     .optional(),
 });
+const beginSchema = z.object({ gpus: z.array(z.int().min(0).max(1_023)).max(64).optional() });
 const failureSchema = z.object({ reason: sentence.nullable() });
 
 /** More than an agent has open, including requests whose connection broke unnoticed. */
@@ -230,8 +234,8 @@ export function createAgentsRouter({
     res.type('application/x-tar');
     await pipeline(createTar({ path: checkoutDir, owner }, Number.POSITIVE_INFINITY), res);
   });
-  router.post('/:attempt/begin', claimed, async (_req, res) => {
-    res.json(await res.locals.session.begin());
+  router.post('/:attempt/begin', claimed, ...json, async (req, res) => {
+    res.json(await res.locals.session.begin(parse(beginSchema, req.body ?? {})));
   });
   router.put('/:attempt/log', claimed, requireDisk, ...frames, async (req, res) => {
     if (!Buffer.isBuffer(req.body)) throw invalid(null, 'The body must be frames of a log');

@@ -5,7 +5,7 @@
  *   GET  agent.mjs → the program of the agent
  *   POST claim     {@link AgentClaim} → {@link AgentSpec}. The first agent gets the attempt, any other 409
  *   GET  checkout  → tar of the working directory, 204 if the job has no repository
- *   POST begin     → {@link AgentPermission} when the command may begin; 503 while no worker supervises the attempt
+ *   POST begin     {@link AgentBegin} → {@link AgentPermission} when the command may begin; 503 while no worker supervises the attempt
  *   PUT  log       ?offset=N, whole frames of the log → {@link LogPosition}
  *   POST report    {@link AgentReport} → {@link LogPosition}
  *   GET  control   ?seen=V → {@link AgentControl}; answered at the next change, or after 20 seconds
@@ -15,6 +15,7 @@
  * refuses a second agent that has the same token, for example on a node that was silent and returned. 410: the attempt is over;
  * the agent then kills the job. 503: the agent tries again, for example while the worker restarts.
  */
+import type { Hardware } from '../../base/hardware.ts';
 import type { AttemptExit, AttemptStart, WorkSpec } from '../supervisor/supervise.ts';
 
 export const AGENTS_PATH = '/agents';
@@ -51,11 +52,16 @@ export type AgentSpec = {
   /** The whole environment of the job, with its secrets. */
   env: Record<string, string>;
   image: string | null;
+  job: { id: string; name: string; namespace: string };
+  hardware: Hardware;
   /** Provided to the job, see `AttemptSpec` of the runner. Unset: an earlier version of the worker has prepared the attempt. */
   files?: Record<string, string>;
   /** The agent kills the job when it has reached no server for this long, by a clock that runs while the node is suspended. */
   leaseMs: number;
 };
+
+/** `gpus`: indices of the GPUs that the attempt has, where the agent itself has chosen them. */
+export type AgentBegin = { gpus?: number[] };
 
 /** `files`: those of the spec, as they are now; unset: they have not changed. */
 export type AgentPermission = { files?: Record<string, string> };
@@ -63,10 +69,12 @@ export type AgentPermission = { files?: Record<string, string> };
 /** `size`: bytes of the log that the worker has. The agent continues there. */
 export type LogPosition = { size: number };
 
-/** `cpuSeconds`: CPU time of all processes since the start. `at`: epoch milliseconds. */
-export type AgentUsage = {
+/**
+ * `cpuSeconds`: CPU time of all processes since the start. `cpuPercent`: of the vCPUs of the job, from an agent that measures it
+ * itself. `at`: epoch milliseconds.
+ */
+export type AgentUsage = ({ cpuSeconds: number } | { cpuPercent: number }) & {
   at: number;
-  cpuSeconds: number;
   memoryBytes: number;
   /** Null if it cannot be measured, as in a pod. */
   gpuPercent: number | null;

@@ -39,7 +39,7 @@ import { computeLimits } from '../supervisor/limits.ts';
 import { readBootId } from '../supervisor/proc.ts';
 import { openRemoval, type Removal } from '../supervisor/removal.ts';
 import type { AttemptStart } from '../supervisor/supervise.ts';
-import type { ClusterEngine, EngineEnd, EngineState, Submission } from './engine.ts';
+import type { ClusterEngine, EngineEnd, EngineState, Placement, Submission } from './engine.ts';
 import { AGENTS_PATH, type AgentExit, type AgentSpec, type AgentUsage } from './protocol.ts';
 import { type AgentRecord, AgentSession, type BegunRecord, hashToken } from './session.ts';
 
@@ -61,11 +61,7 @@ export type AgentRunnerOptions = {
   name: string;
   /** Contains the folders of attempts. */
   dir: string;
-  /** Id of the machine that stands for the cluster. */
-  machine: string;
-  /** How many jobs the engine may have at once. */
-  maxJobs: number;
-  regions?: readonly string[] | undefined;
+  placement: Placement;
   /** Base URL at which nodes reach this worker, without a trailing slash. */
   agentUrl: string;
   /** How long a job continues while its agent reaches no server. */
@@ -90,6 +86,17 @@ export async function openAgentRunner(options: AgentRunnerOptions): Promise<Agen
   return new ClusterRunner(options, removal);
 }
 
+/** The submissions of the attempts in a folder of `openAgentRunner`. */
+export async function readSubmissions(dir: string): Promise<Submission[]> {
+  const names = await readdir(dir).catch(() => []);
+  const found = await Promise.all(
+    names.map((name) =>
+      readJsonFile<Submission>(join(dir, name, SUBMISSION)).catch(() => undefined),
+    ),
+  );
+  return found.filter((submission) => submission !== undefined);
+}
+
 class ClusterRunner implements AgentRunner {
   readonly name: string;
   readonly #options: AgentRunnerOptions;
@@ -106,34 +113,34 @@ class ClusterRunner implements AgentRunner {
   }
 
   get machines(): readonly Machine[] {
-    const { machine, maxJobs, regions } = this.#options;
-    if (this.#engine.unavailableReason !== undefined) return [];
-    return [{ id: machine, ...this.#engine.capacity, maxJobs, ...(regions && { regions }) }];
+    return this.#options.placement.machines;
   }
 
   get clusters(): readonly ClusterState[] {
-    const { machine, regions } = this.#options;
-    const { unavailableReason } = this.#engine;
-    return [{ id: machine, unavailableReason, ...(regions && { regions }) }];
+    return this.#options.placement.clusters;
   }
 
   get hasUnavailableEngine(): boolean {
+    const { clusters, capacityOf } = this.#options.placement;
     return (
-      this.#engine.unavailableReason !== undefined && this.#engine.capacity.withImage !== false
+      this.#engine.unavailableReason !== undefined &&
+      clusters.some(({ id }) => capacityOf(id)?.withImage !== false)
     );
   }
 
   async prepare(spec: AttemptSpec, abort: AbortSignal): Promise<Handle> {
-    const { agentUrl, leaseMs, graceMs = GRACE_MS } = this.#options;
-    const { id, image, timeoutMs } = spec;
+    const { agentUrl, leaseMs, graceMs = GRACE_MS, placement } = this.#options;
+    const { id, machine, image, timeoutMs } = spec;
     // The spec may have the whole job here.
     const { gpu, gpuCount, cpu, memoryGb, diskGb, region } = spec.hardware;
     const hardware = { gpu, gpuCount, cpu, memoryGb, diskGb, region };
-    const { withImage = true, withoutImage = true, ...capacity } = this.#engine.capacity;
-    const { title, kind } = this.#engine;
+    const found = placement.capacityOf(machine);
+    if (!found) throw new RunnerUnavailable(`the machine ${machine} does not answer`);
+    const { withImage = true, withoutImage = true, ...capacity } = found;
+    const { title, gpuSetting } = this.#engine;
     if (gpu !== 'none' && !(gpu in capacity.gpus))
       throw new Unstartable(
-        `${title} has no ${gpu} here. The operator names its GPUs in LOAM_${kind.toUpperCase()}_GPUS.`,
+        `${title} has no ${gpu} here.${gpuSetting ? ` The operator names its GPUs in ${gpuSetting}.` : ''}`,
       );
     if (image !== null && !withImage)
       throw new Unstartable(
@@ -163,6 +170,8 @@ class ClusterRunner implements AgentRunner {
       env: spec.env,
       files: spec.files,
       image,
+      job: spec.job,
+      hardware,
       leaseMs,
     };
     writeFileSync(this.#file(id, 'log'), '', { mode: 0o600 });
@@ -171,6 +180,7 @@ class ClusterRunner implements AgentRunner {
     const { cpus, memoryBytes } = limits;
     const submission: Submission = {
       attempt: id,
+      machine,
       job: spec.job,
       agent: { url: `${agentUrl}${AGENTS_PATH}`, token },
       image,
@@ -235,7 +245,7 @@ class ClusterRunner implements AgentRunner {
       if (state.kind === 'waiting') report(`waiting for ${this.#engine.title}: ${state.reason}`);
       else if (state.kind === 'running') {
         const node = this.#engine.describe(id)?.node;
-        report(`starting on ${node ?? this.#engine.title}`);
+        report(state.progress ?? `starting on ${node ?? this.#engine.title}`);
       }
       const pollMs = state.kind === 'waiting' ? WAITING_POLL_MS : POLL_MS;
       await this.#nextChange(id, session, signal, pollMs);
@@ -386,7 +396,10 @@ class ClusterRunner implements AgentRunner {
     const started = await readJsonFile<AttemptStart>(this.#file(id, 'started'));
     const startedAt = started?.startedAt ?? usage.at;
     return {
-      cpuPercent: this.#cpuShares.percentOf(id, usage, startedAt, Number(handle.cpus ?? 1)),
+      cpuPercent:
+        'cpuPercent' in usage
+          ? usage.cpuPercent
+          : this.#cpuShares.percentOf(id, usage, startedAt, Number(handle.cpus ?? 1)),
       // An agent in a pod does not know whether the job has GPUs.
       gpuPercent: handle.gpus === 0 ? 0 : usage.gpuPercent,
       memoryBytes: usage.memoryBytes,
@@ -463,9 +476,14 @@ class ClusterRunner implements AgentRunner {
     const record = await this.#readRecord(id);
     // Another call may have created it meanwhile.
     if (!record || this.#sessions.has(id)) return this.#sessions.get(id);
-    const session = new AgentSession(this.#folder(id), record, ({ node }) => {
+    const session = new AgentSession(this.#folder(id), record, ({ node, gpus }) => {
       const { inspect } = this.#engine.describe(id) ?? {};
-      return { cluster: this.name, node, ...(inspect !== undefined && { inspect }) };
+      return {
+        cluster: this.name,
+        node,
+        ...(inspect !== undefined && { inspect }),
+        ...(gpus && { gpuIndices: gpus.join(',') }),
+      };
     });
     this.#sessions.set(id, session);
     return session;

@@ -4,22 +4,20 @@ import { join } from 'node:path';
 import { Readable } from 'node:stream';
 import { sleep } from '../../base/backoff.ts';
 import { ArtifactsNotKept } from '../runner.ts';
-import type { DiskUse } from '../supervisor/disk.ts';
-import { readJsonFile, watchChanges } from '../supervisor/folder.ts';
+import { watchChanges } from '../supervisor/folder.ts';
 import type { AttemptExit, AttemptStart } from '../supervisor/supervise.ts';
-import { createTar, locateOutput } from '../supervisor/tar.ts';
 import { type AgentClient, leaseIsOver, Refused } from './client.ts';
 import {
   type AgentControl,
   type AgentExit,
   type AgentReport,
+  type AgentUsage,
   CONTROL_MS,
   LOG_REQUEST_BYTES,
   type LogPosition,
   MAX_REASON_LENGTH,
   type OutputFailure,
 } from './protocol.ts';
-import type { MeasuredUsage } from './work.ts';
 
 const NEWLINE = 0x0a;
 /** Interval of checks of the lease: a request that gets no answer would notice its end a minute late. */
@@ -29,12 +27,12 @@ const USAGE_MS = 2_000;
 
 type SenderOptions = {
   client: AgentClient;
-  /** The agent's folder, with the files of the supervisor. */
+  /** Contains the log. */
   dir: string;
-  jobDir: string;
-  /** The folders of the job are volumes of its pod, which have files of the job only, whatever user wrote them. */
-  isInPod: boolean;
-  measureUsage(): Promise<MeasuredUsage | null>;
+  /** Null while the usage is unknown. */
+  measureUsage(): Promise<AgentUsage | null>;
+  /** A tar of the path, as the job sees it; null: nothing exists there. It may fail with ArtifactsNotKept. */
+  openOutput(path: string): Promise<Readable | null>;
   /** Ends the command. */
   stop(how: 'TERM' | 'KILL'): void;
   /** The engine reports that the command has ended. */
@@ -59,11 +57,15 @@ export class Sender {
 
   /**
    * Runs until the worker has everything and dismisses the agent.
+   * @param signal ends it early
    * @returns the exit code of the command
    * @throws Refused when the worker refuses the agent, or the lease is over: the command was killed
    */
-  async run(): Promise<number | null> {
+  async run(signal?: AbortSignal): Promise<number | null> {
     const { client, stop } = this.#options;
+    const abort = () => this.#over.abort(signal?.reason);
+    signal?.addEventListener('abort', abort, { once: true });
+    if (signal?.aborted) abort();
     const lease = setInterval(() => {
       if (client.isLeaseOver) this.#over.abort(leaseIsOver());
     }, LEASE_CHECK_MS);
@@ -78,6 +80,7 @@ export class Sender {
       throw error;
     } finally {
       clearInterval(lease);
+      signal?.removeEventListener('abort', abort);
       this.#over.abort();
       await Promise.allSettled([controlling, measuring]);
     }
@@ -139,14 +142,11 @@ export class Sender {
     const { signal } = this.#over;
     while (!signal.aborted) {
       const usage = await this.#options.measureUsage().catch(() => null);
-      if (usage) {
-        const disk = await readJsonFile<DiskUse>(join(this.#options.dir, 'disk')).catch(() => null);
-        const report = { usage: { ...usage, at: Date.now(), diskBytes: disk?.bytes ?? 0 } };
-        // Not repeated: a later measurement replaces it.
+      // Not repeated: a later measurement replaces it.
+      if (usage)
         await this.#options.client
-          .requestOnce('report', { method: 'POST', json: report, signal })
+          .requestOnce('report', { method: 'POST', json: { usage }, signal })
           .catch(() => {});
-      }
       await sleep(USAGE_MS, signal);
     }
   }
@@ -187,14 +187,13 @@ export class Sender {
 
   /** Not repeated: the worker repeats its request when the transfer breaks. */
   async #sendOutput({ request, path }: NonNullable<AgentControl['output']>): Promise<void> {
-    const { client, jobDir, isInPod } = this.#options;
+    const { client, openOutput } = this.#options;
     const { signal } = this.#over;
     const target = `output?request=${encodeURIComponent(request)}`;
     const fail = (failure: OutputFailure) =>
       client.request(target, { method: 'POST', json: failure, signal });
-    const found = await locateOutput(jobDir, path);
-    if (!found) return void (await fail({ reason: null }));
-    const tar = createTar({ ...found, ...(isInPod && { owner: null }) });
+    const tar = await openOutput(path);
+    if (!tar) return void (await fail({ reason: null }));
     let reason: string | undefined;
     tar.once('error', (error) => {
       if (error instanceof ArtifactsNotKept) reason = error.message;

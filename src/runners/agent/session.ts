@@ -36,6 +36,7 @@ import { readJsonFile } from '../supervisor/folder.ts';
 import type { LogLimits } from '../supervisor/lines.ts';
 import { readBootId } from '../supervisor/proc.ts';
 import {
+  type AgentBegin,
   type AgentClaim,
   type AgentControl,
   type AgentPermission,
@@ -94,7 +95,7 @@ export class AgentSession {
   readonly #folder: string;
   readonly #record: AgentRecord;
   /** Adds where the attempt runs to what `mayBegin` stores. */
-  readonly #locate: (claim: AgentClaim) => Parameters<MayBegin>[0];
+  readonly #locate: (claim: AgentClaim & AgentBegin) => Parameters<MayBegin>[0];
   /** Distinguishes the versions and requests of this process from those of the previous one. */
   readonly #epoch = randomUUID();
   #version = 0;
@@ -116,7 +117,7 @@ export class AgentSession {
   constructor(
     folder: string,
     record: AgentRecord,
-    locate: (claim: AgentClaim) => Parameters<MayBegin>[0],
+    locate: (claim: AgentClaim & AgentBegin) => Parameters<MayBegin>[0],
   ) {
     this.#folder = folder;
     this.#record = record;
@@ -305,13 +306,13 @@ export class AgentSession {
   }
 
   /** @throws AppError 503 while no worker supervises the attempt, or it may not begin */
-  async begin(): Promise<AgentPermission> {
+  async begin(given: AgentBegin): Promise<AgentPermission> {
     if (this.#isClosed) throw attemptOver();
     if (this.hasBegun) return this.#permitted;
     const claim = await this.readClaim();
     const permission = this.#permission;
     if (!permission || !claim) throw refuse(503, 'The worker is not ready yet');
-    permission.answer ??= this.#askPermission(permission, claim);
+    permission.answer ??= this.#askPermission(permission, { ...claim, ...given });
     const may = await permission.answer;
     if (this.#isClosed) throw attemptOver();
     // The agent asks again, until the worker removes the attempt or permits it after all.
@@ -324,7 +325,7 @@ export class AgentSession {
     return files ? { files } : {};
   }
 
-  async #askPermission(permission: Permission, claim: AgentClaim): Promise<boolean> {
+  async #askPermission(permission: Permission, claim: AgentClaim & AgentBegin): Promise<boolean> {
     try {
       const may = await permission.mayBegin(this.#locate(claim));
       if (may) {

@@ -33,7 +33,9 @@ import { imageCommand } from './images.ts';
 import type { AgentSpec, AgentUsage } from './protocol.ts';
 
 /** `gpuPercent`: average of the GPUs of the job, where they can be measured. */
-export type MeasuredUsage = Pick<AgentUsage, 'cpuSeconds' | 'memoryBytes' | 'gpuPercent'>;
+type MeasuredUsage = Pick<AgentUsage, 'memoryBytes' | 'gpuPercent'> & {
+  cpuSeconds: number;
+};
 
 export type Launcher = {
   /** Folder of the FIFOs `out` and `err`, which exist after `prepare`. */

@@ -1,7 +1,7 @@
 /**
  * The shell around the command in a container. It shares a folder with the supervisor of the command, which creates FIFOs there
  * and reads the command's output and the reports of this shell from them. In a pod the supervisor is the agent in the pod's other
- * container; for a container of an engine on this machine it is the shim (`../docker/shim.ts`).
+ * container; for a container of an engine on this machine it is the shim (`../docker/container-shim.ts`).
  *
  * Reports in the FIFO `end`, one per line; a job can write there too, so other lines must be ignored:
  *   ready                          in a pod: the container runs, and waits for the file `start`

@@ -31,6 +31,8 @@ export type AttemptRecord = {
   remote?: boolean;
   owner: Owner;
   timeoutMs: number;
+  /** As of `AttemptSpec`. */
+  leaseMs?: number | undefined;
   /** Time between SIGTERM and SIGKILL. */
   graceMs: number;
   log: { bytes: number; lines: number };

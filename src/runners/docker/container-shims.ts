@@ -1,9 +1,10 @@
-/** The server's side of the shims of containers (`shim.ts`): starts, signals and replaces them, and reads what they record. */
+/** The server's side of the shims of containers (`container-shim.ts`): starts, signals and replaces them, and reads what they record. */
 import { randomBytes } from 'node:crypto';
 import { existsSync, renameSync, rmSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
+import { ownProgram } from '../../platform/processes/own-program.ts';
 import { openShims, type ShimPool } from '../process/shims.ts';
 import type { LogBatch, LogCursor } from '../runner.ts';
 import { followLog } from '../supervisor/attempt-folder.ts';
@@ -13,7 +14,7 @@ import { readProcessIdentity, signalOne } from '../supervisor/proc.ts';
 import type { AttemptExit } from '../supervisor/supervise.ts';
 import { hasCommandBegun, readRecord } from './attempt-dir.ts';
 
-const SHIM = join(import.meta.dirname, 'shim.ts');
+const SHIM = ownProgram(import.meta, 'container-shim');
 /** Size of the file that is deleted when the disk is full, to make room for the last lines and the record of the end. */
 const RESERVE_BYTES = 64 * 1024;
 /** How long to wait for a shim to exit after SIGKILL. */

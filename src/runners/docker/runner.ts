@@ -35,6 +35,7 @@ import {
   openAccounts,
   type UidRange,
 } from '../supervisor/accounts.ts';
+import { renewLease } from '../supervisor/lease.ts';
 import { computeLimits, type JobLimits, readMachineCapacity } from '../supervisor/limits.ts';
 import { providedVariables } from '../supervisor/provided-files.ts';
 import { openRemoval, type Removal } from '../supervisor/removal.ts';
@@ -266,6 +267,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
       remote: isRemote,
       owner,
       timeoutMs: spec.timeoutMs,
+      leaseMs: spec.leaseMs,
       graceMs: this.#graceMs,
       log: spec.log,
       cpus: limits.cpus,
@@ -292,7 +294,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
     await this.#createContainer(spec, { image, owner, limits, isRemote, gpuUuids });
     if (isRemote) await this.#sendFolders(spec, script, owner, abort);
     abort.throwIfAborted();
-    return { runner: 'docker', attempt: id };
+    return { runner: 'docker', attempt: id, gpus: gpus.map(({ index }) => index).join(',') };
   }
 
   async #resolveOwner(image: Image, attemptDir: string, abort: AbortSignal): Promise<Owner> {
@@ -399,6 +401,11 @@ export class DockerRunner implements Runner, AsyncDisposable {
       if (abort.aborted || !(await shims.readExit(attempt))?.unstartable) return;
     }
     yield* followLog({ engine, container, caps: record.log, hasEnded }, cursor, abort);
+  }
+
+  renewLease(handle: Handle, renewedAt: number): void {
+    const attemptDir = this.#attemptDirOf(handle.attempt);
+    if (existsSync(attemptDir)) renewLease(attemptDir, renewedAt);
   }
 
   async signal(handle: Handle, how: 'TERM' | 'KILL'): Promise<void> {

@@ -7,7 +7,7 @@ import type { V1Pod } from '@kubernetes/client-node';
 import { ConfigError } from '../../base/config/config.ts';
 import type { KubernetesConfig } from '../../base/config/kubernetes.ts';
 import type { Logger } from '../../base/log.ts';
-import type { ClusterEngine, EngineState, Submission } from '../agent/engine.ts';
+import type { EngineState, SharingEngine, Submission } from '../agent/engine.ts';
 import { type NetworkMode, RunnerUnavailable, Unstartable } from '../runner.ts';
 import { ApiError, connectToCluster, type KubernetesApi } from './api.ts';
 import { Attempts } from './attempts.ts';
@@ -57,14 +57,14 @@ export type KubernetesEngineOptions = {
  */
 export async function openKubernetesEngine(
   options: KubernetesEngineOptions,
-): Promise<ClusterEngine> {
+): Promise<SharingEngine> {
   const engine = new KubernetesEngine(options, connectToCluster(options.config));
   await engine.start();
   return engine;
 }
 
-class KubernetesEngine implements ClusterEngine {
-  readonly kind = 'kubernetes';
+class KubernetesEngine implements SharingEngine {
+  readonly gpuSetting = 'LOAM_KUBERNETES_GPUS';
   readonly title = 'Kubernetes';
   readonly #options: KubernetesEngineOptions;
   readonly #api: KubernetesApi;

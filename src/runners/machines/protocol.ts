@@ -1,5 +1,27 @@
-/** What a machine that joined by a worker token tells the server about itself. */
+/**
+ * The requests of the worker program on a joined machine. Paths are below `/machines`:
+ *
+ *   POST join        {@link joinRequest} → {@link JoinAnswer}; the worker token authenticates it
+ *   GET  <id>        204 while the machine may report
+ *   POST <id>/poll   {@link machineReport} → {@link MachineOrders}; answered at the next change, or after 20 seconds.
+ *                    `Authorization: Bearer <secret of the machine>`. 401: the machine was removed
+ *
+ * The orders are the whole state that the server wants: the machine runs an agent for each attempt in them and ends all others, so
+ * a lost request or answer does no harm. Attempts themselves speak the protocol of agents (`../agent/protocol.ts`).
+ */
 import { z } from 'zod';
+
+export const MACHINES_PATH = '/machines';
+/** Where the program for machines and the script that installs it are served. */
+export const WORKER_PATH = '/worker';
+/** An unanswered `poll` is answered after this time. */
+export const POLL_MS = 20_000;
+/** A machine that has not reported for this long is silent and gets no jobs. */
+export const SILENCE_MS = 60_000;
+/** Exit code of the worker program when its launcher must start it again, with the new version (EX_TEMPFAIL). */
+export const RESTART_EXIT = 75;
+/** Exit code when the server refuses the machine, so that its launcher does not start it again (EX_NOPERM). */
+export const REFUSED_EXIT = 77;
 
 /** Text that PostgreSQL can store, and that fits one line of a page. */
 const line = (maxLength: number) =>
@@ -48,3 +70,45 @@ export type MachineSample = {
   gpuPercent: number | null;
   jobs: number;
 };
+
+/** The load of the whole machine. `memoryBytes`: in use. `gpuPercent`: average of its GPUs; null: unknown. */
+const machineLoad = z.object({
+  cpuPercent: z.number().min(0).max(100),
+  memoryBytes: bytes,
+  gpuPercent: z.number().min(0).max(100).nullable(),
+});
+
+const heldAttempt = z.object({
+  id: z.string().regex(/^\w{1,100}$/),
+  /** A text for the job's `progress` while the attempt is being prepared. */
+  progress: line(300).optional(),
+  /** Indices of the GPUs that it has. */
+  gpus: z.array(z.int().min(0).max(1023)).max(64).optional(),
+  /** Nothing of the attempt runs any more, and it has no end of its own: why. */
+  lost: line(300).optional(),
+});
+
+export const machineReport = z.object({
+  facts: machineFacts,
+  load: machineLoad,
+  /** All attempts of which something is left on the machine. */
+  attempts: z.array(heldAttempt).max(4_096),
+  /** The version of the last orders; empty: none. */
+  seen: z.string().max(100),
+});
+export type MachineReport = z.infer<typeof machineReport>;
+
+/** `program`: version of the program that the server has. The machine replaces its own when it is another. */
+export type MachineOrders = {
+  version: string;
+  program: string;
+  attempts: { id: string; token: string }[];
+};
+
+/** `name`: of the machine; unset: from its host name. */
+export const joinRequest = z.object({
+  token: z.string().max(200),
+  name: z.string().max(100).optional(),
+  facts: machineFacts,
+});
+export type JoinAnswer = { id: string; name: string; secret: string };

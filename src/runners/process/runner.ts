@@ -41,6 +41,7 @@ import {
   readJsonFile,
   watchChanges,
 } from '../supervisor/folder.ts';
+import { renewLease } from '../supervisor/lease.ts';
 import { computeLimits, type JobLimits, readMachineCapacity } from '../supervisor/limits.ts';
 import { readBootId } from '../supervisor/proc.ts';
 import { openRemoval, type Removal } from '../supervisor/removal.ts';
@@ -227,6 +228,7 @@ class LocalProcessRunner implements ProcessRunner {
       bootId: readBootId(),
       limitCommands: processLimitCommands(limits, controllers),
       timeoutMs: spec.timeoutMs,
+      leaseMs: spec.leaseMs,
       graceMs: this.#options.graceMs ?? GRACE_MS,
       cgroup,
       groupPlan: cgroup && groups ? groups.settingsOf(cgroup, limits) : [],
@@ -272,6 +274,10 @@ class LocalProcessRunner implements ProcessRunner {
     using changes = watchChanges(this.#folder(handle), abort, ['log', 'exit']);
     const watcher = this.#watchForEnd(handle, changes);
     yield* followLog(this.#file(handle, 'log'), cursor, abort, watcher);
+  }
+
+  renewLease(handle: Handle, renewedAt: number): void {
+    if (existsSync(this.#folder(handle))) renewLease(this.#folder(handle), renewedAt);
   }
 
   async signal(handle: Handle, name: 'TERM' | 'KILL'): Promise<void> {

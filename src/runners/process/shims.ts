@@ -9,11 +9,12 @@
 import { existsSync, writeFileSync } from 'node:fs';
 import { mkdir, readdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
+import { ownProgram } from '../../platform/processes/own-program.ts';
 import { type DetachedProgram, startDetached } from '../../platform/processes/starter.ts';
 import { PATH } from './launch.ts';
 import type { NetworkSpec } from './namespace.ts';
 
-const SHIM = join(import.meta.dirname, 'shim.ts');
+const SHIM = ownProgram(import.meta, 'shim');
 /** Node's compile cache for shims. Stripping the types from the source took 75 of the 110 ms of a start. */
 const COMPILE_CACHE = '.compiled';
 /** Contains a file for the standard error of each shim, named after the server process that started it. */

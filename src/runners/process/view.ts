@@ -20,7 +20,9 @@ export type Mount =
 const PROGRAMS = ['usr', 'bin', 'sbin', 'lib', 'lib32', 'lib64', 'libx32', 'opt'];
 
 /** The code of this server is hidden: no job needs it, and a settings file with secrets may be in the same folder. */
-const OWN_CODE = join(import.meta.dirname, '../../..');
+const OWN_CODE = import.meta.filename.endsWith('.ts')
+  ? join(import.meta.dirname, '../../..')
+  : import.meta.dirname;
 
 /**
  * Lists the mounts that all jobs share.

@@ -9,7 +9,7 @@ import { ConfigError } from '../../base/config/config.ts';
 import type { SlurmConfig } from '../../base/config/slurm.ts';
 import type { Logger } from '../../base/log.ts';
 import { runLoop } from '../../platform/loop.ts';
-import type { ClusterEngine, EngineState, Submission } from '../agent/engine.ts';
+import type { EngineState, SharingEngine, Submission } from '../agent/engine.ts';
 import { RunnerFault, RunnerUnavailable, Unstartable } from '../runner.ts';
 import { openRemoval, type Removal } from '../supervisor/removal.ts';
 import { Attempts } from './attempts.ts';
@@ -38,7 +38,7 @@ export type SlurmEngineOptions = {
  * Returns also while the controller does not answer; then the capacity is zero until it does.
  * @throws ConfigError when Slurm cannot be used as it is configured
  */
-export async function openSlurmEngine(options: SlurmEngineOptions): Promise<ClusterEngine> {
+export async function openSlurmEngine(options: SlurmEngineOptions): Promise<SharingEngine> {
   const { config, worker, log } = options;
   await using cleanup = new AsyncDisposableStack();
   const users = await openUsers(config);
@@ -95,8 +95,8 @@ type Parts = {
 /** `cancelAt`: in milliseconds of `performance.now()`. */
 type Removing = { cancelAt: number };
 
-class SlurmEngine implements ClusterEngine {
-  readonly kind = 'slurm';
+class SlurmEngine implements SharingEngine {
+  readonly gpuSetting = 'LOAM_SLURM_GPUS';
   readonly title = 'Slurm';
   readonly #config: SlurmConfig;
   readonly #worker: string;

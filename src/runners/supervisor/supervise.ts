@@ -1,7 +1,7 @@
 /**
  * Supervises the command of one attempt: stamps and stores its lines, enforces the timeout, the grace period and the limits
  * that the kernel does not enforce, and records how the command ended. The same for processes of this machine
- * (`../process/shim.ts`), for containers (`../docker/shim.ts`) and on the nodes of a cluster (`../agent/agent.ts`), which differ
+ * (`../process/shim.ts`), for containers (`../docker/container-shim.ts`) and on the nodes of a cluster (`../agent/agent.ts`), which differ
  * in how the command is started.
  *
  * The files that it writes into the folder of the attempt. Files that others wait for appear complete, by rename:
@@ -10,6 +10,8 @@
  *   disk        the last measurement of the job's folders
  *   reserve     deleted when the disk is full, to make room for the other files
  *   exit        how the attempt ended, written when the log is durable
+ *
+ * It reads `lease` (`lease.ts`), if the work has one.
  */
 import { closeSync, existsSync, mkdirSync, unlinkSync } from 'node:fs';
 import { uptime } from 'node:os';
@@ -17,6 +19,7 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { syncLog, writeJsonAtomically } from './claim.ts';
 import { type DiskLimits, type DiskUse, type StopReason, watchDisk } from './disk.ts';
+import { watchLease } from './lease.ts';
 import { copyLines, type LogLimits, openLog } from './lines.ts';
 import { describeOutOfMemory, watchMemory } from './proc.ts';
 
@@ -54,6 +57,8 @@ export type WorkSpec = {
   /** Unset: another program watches the disk. */
   disk?: DiskLimits & { dirs: string[]; floorBytes: number };
   log: LogLimits;
+  /** The work is killed when its lease was not renewed for this long. Unset: it has none. */
+  leaseMs?: number | undefined;
 };
 
 /** `ran`: false when the sandbox could not be set up; its messages are in the log. `exitCode`: null if it is unknown. */
@@ -216,6 +221,7 @@ export async function supervise(
     void watchDisk({ ...spec.disk, pids: tree.pids, onMeasured }, watching.signal).then(endFor);
   if (spec.memory.watched)
     void watchMemory(tree.pids, spec.memory.bytes, watching.signal).then(endFor);
+  if (spec.leaseMs !== undefined) void watchLease(dir, spec.leaseMs, watching.signal).then(endFor);
 
   const earlySignal = getEarlySignal();
   if (earlySignal) stop(earlySignal);

@@ -6,7 +6,7 @@ import { afterAll, beforeAll, beforeEach, expect, onTestFinished, test } from 'v
 import type { KubernetesConfig } from '../../../src/base/config/kubernetes.ts';
 import { newId } from '../../../src/base/ids.ts';
 import { createLog } from '../../../src/base/log.ts';
-import type { ClusterEngine, EngineState, Submission } from '../../../src/runners/agent/engine.ts';
+import type { EngineState, SharingEngine, Submission } from '../../../src/runners/agent/engine.ts';
 import { openKubernetesEngine } from '../../../src/runners/kubernetes/engine.ts';
 import { podName } from '../../../src/runners/kubernetes/pod.ts';
 import { RunnerUnavailable } from '../../../src/runners/runner.ts';
@@ -96,6 +96,7 @@ export async function runAgent({ url, attempt, token, node, dir, jobDir, sharedD
 function submission(url: string, changes: Partial<Submission> = {}): Submission {
   return {
     attempt: newId('att'),
+    machine: 'cluster',
     job: { id: newId('job'), name: 'train', namespace: 'ada' },
     agent: { url, token: 'credential-of-the-attempt' },
     image: null,
@@ -118,7 +119,7 @@ const never = new AbortController().signal;
 
 /** Waits, by changes alone, until the state has this kind. */
 async function stateOf<K extends EngineState['kind']>(
-  engine: ClusterEngine,
+  engine: SharingEngine,
   attempt: string,
   kind: K,
 ): Promise<Extract<EngineState, { kind: K }>> {

@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, expect, onTestFinished, test, vi } from 'vitest';
 import { newId } from '../../../src/base/ids.ts';
 import { createLog } from '../../../src/base/log.ts';
-import type { ClusterEngine, EngineState, Submission } from '../../../src/runners/agent/engine.ts';
+import type { EngineState, SharingEngine, Submission } from '../../../src/runners/agent/engine.ts';
 import { RunnerUnavailable } from '../../../src/runners/runner.ts';
 import { openSlurmEngine } from '../../../src/runners/slurm/engine.ts';
 import { eventually } from '../../support/eventually.ts';
@@ -81,6 +81,7 @@ const RUNS_LONG = agent('await delay(600_000);');
 function submission(url: string, changes: Partial<Submission> = {}): Submission {
   return {
     attempt: newId('att'),
+    machine: 'cluster',
     job: { id: newId('job'), name: 'train', namespace: 'ada' },
     agent: { url, token: 'secret-of-the-attempt' },
     image: null,
@@ -94,7 +95,7 @@ function submission(url: string, changes: Partial<Submission> = {}): Submission 
 
 /** Waits by `nextChange`, so the test shows that it reports each change. */
 async function reach(
-  engine: ClusterEngine,
+  engine: SharingEngine,
   attempt: string,
   kind: EngineState['kind'],
 ): Promise<EngineState> {

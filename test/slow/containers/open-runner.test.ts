@@ -33,8 +33,7 @@ async function opened(changes: Partial<Config>) {
   const runner = await openRunner({
     config,
     hidden: [],
-    agentUrl: 'http://127.0.0.1:3000',
-    worker: 'srv_test',
+    agents: { url: 'http://127.0.0.1:3000', worker: 'srv_test' },
     log,
   });
   return {

@@ -188,8 +188,7 @@ test('jobs that still run as processes keep their GPUs when all new jobs are con
     openRunner({
       config: { ...config, runner, defaultImage },
       hidden: [],
-      agentUrl: 'http://127.0.0.1:3000',
-      worker: 'srv_test',
+      agents: { url: 'http://127.0.0.1:3000', worker: 'srv_test' },
       log: createLog('silent'),
     });
   const wish = (gpuCount: number) => {

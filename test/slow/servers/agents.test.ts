@@ -3,6 +3,7 @@ import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import type { App } from '../../../src/app.ts';
 import { SIGNATURE_HEADER, sign } from '../../../src/cluster/signature.ts';
+import { oneMachine } from '../../../src/runners/agent/engine.ts';
 import { PROGRAM_PATH } from '../../../src/runners/agent/program.ts';
 import { LEASE_MS } from '../../../src/runners/agent/protocol.ts';
 import { openAgentRunner } from '../../../src/runners/agent/runner.ts';
@@ -20,8 +21,7 @@ async function openClusterRunner({ folder }: Servers, agentUrl: string) {
     engine,
     name: 'cluster',
     dir: join(folder, 'worker/clusters/cluster'),
-    machine: 'cluster',
-    maxJobs: 4,
+    placement: oneMachine(engine, { id: 'cluster', maxJobs: 4 }),
     agentUrl,
     leaseMs: LEASE_MS,
   });

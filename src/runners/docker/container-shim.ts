@@ -6,7 +6,7 @@
  * the engine was back, and the exit code of a container that ended just before. So where containers share the kernel of this
  * machine, the command prints into FIFOs (`../container/wrapper.ts`), which the shim reads.
  *
- *   node shim.ts <folder of attempts> < start command
+ *   node container-shim.ts <folder of attempts> < start command
  *
  * The shim may be started before there is an attempt (`../process/shims.ts`), and exits when its input ends without a command.
  * Like the shim of a process, it ends the command at SIGTERM and kills it at SIGUSR2. If it is killed itself, the container goes
@@ -104,8 +104,9 @@ async function superviseAttempt(dir: string): Promise<void> {
   }
   const ending = await readRecord(dir, 'ending');
   const init = await readClaim(fileOf('init'));
-  const { timeoutMs, graceMs, log, memoryBytes } = record;
-  const spec = { timeoutMs, graceMs, log, memory: { bytes: memoryBytes, watched: false } };
+  const { timeoutMs, leaseMs, graceMs, log, memoryBytes } = record;
+  const memory = { bytes: memoryBytes, watched: false };
+  const spec = { timeoutMs, leaseMs, graceMs, log, memory };
   await supervise(dir, spec, opening.at, {
     fifoDir: sharedDir(dir),
     start: async (outputs) => startWork(dir, init, outputs),

@@ -1,0 +1,137 @@
+/**
+ * What machines report: it is stored, with the end of a silence, and decides which worker drives them. One worker gives a machine
+ * its jobs at a time, because it counts what is free there. Another one takes over when that worker is dead and nothing of its
+ * attempts is left on the machine: until then they may still run for it.
+ */
+import type { JoinedMachine } from '../../../prisma/generated/client.ts';
+import { busy } from '../../base/errors.ts';
+import type { Logger } from '../../base/log.ts';
+import { type AuditAction, recordAudit, SERVER } from '../../identity/audit.ts';
+import { type Db, inTransaction } from '../../platform/database/client.ts';
+import { startLoop } from '../../platform/loop.ts';
+import type { MachineSettings } from '../../runners/machines/engine.ts';
+import {
+  type MachineFacts,
+  type MachineReport,
+  type MachineSample,
+  SILENCE_MS,
+} from '../../runners/machines/protocol.ts';
+import { WORKER_SILENCE_S } from '../queue/worker-capacity.ts';
+
+/** A report is stored when the last stored one is older than this, or says something new. */
+const STORE_MS = 15_000;
+/** Interval of the samples of the history, and how many are kept: an hour. */
+const SAMPLE_MS = 60_000;
+const MAX_SAMPLES = 60;
+/** Interval of the search for machines that have become silent. */
+const SILENCE_CHECK_MS = 15_000;
+
+/**
+ * Finds the worker that drives the machine, and makes it this process if there is none.
+ * @param worker id of this process; null: it runs no jobs
+ * @param isEmpty whether nothing of an attempt is left on the machine
+ * @throws AppError 503 while no worker can drive it
+ */
+export async function findDriver(
+  { db }: { db: Db },
+  machine: Pick<JoinedMachine, 'id' | 'workerId'>,
+  worker: string | null,
+  isEmpty: boolean,
+): Promise<string> {
+  if (machine.workerId !== null && machine.workerId === worker) return worker;
+  const live = await db.$queryRaw<{ id: string }[]>`
+    select id from workers where heartbeat_at > now() - make_interval(secs => ${WORKER_SILENCE_S})
+    order by id`;
+  const { workerId } = machine;
+  if (live.some(({ id }) => id === workerId)) return workerId as string;
+  if (workerId !== null && !isEmpty)
+    throw busy('The worker that has the jobs of this machine does not answer');
+  if (worker === null) {
+    const [first] = live;
+    if (!first) throw busy('No worker is running');
+    return first.id;
+  }
+  const where = { id: machine.id, workerId };
+  const { count } = await db.joinedMachine.updateMany({ where, data: { workerId: worker } });
+  if (count === 0) throw busy('Another worker has just begun to drive this machine');
+  return worker;
+}
+
+/** Stores what the machine reports, unless that was done a moment ago. */
+export async function storeReport(
+  { db }: { db: Db },
+  machine: JoinedMachine,
+  { facts, load, attempts }: MachineReport,
+): Promise<void> {
+  const now = new Date();
+  const hasNewFacts = JSON.stringify(facts) !== JSON.stringify(machine.facts);
+  const isRecent = now.getTime() - machine.lastSeenAt.getTime() < STORE_MS;
+  if (isRecent && !hasNewFacts && machine.silentSince === null) return;
+  const history = machine.history as MachineSample[];
+  const isDue = now.getTime() - (history.at(-1)?.at ?? 0) >= SAMPLE_MS - STORE_MS;
+  const sample: MachineSample = { at: now.getTime(), ...load, jobs: attempts.length };
+  const data = {
+    lastSeenAt: now,
+    silentSince: null,
+    ...(hasNewFacts && { facts }),
+    ...(isDue && { history: [...history, sample].slice(-MAX_SAMPLES) }),
+  };
+  if (machine.silentSince === null) {
+    await db.joinedMachine.updateMany({ where: { id: machine.id }, data });
+    return;
+  }
+  await inTransaction(db, async (tx) => {
+    const where = { id: machine.id, silentSince: { not: null } };
+    const { count } = await tx.joinedMachine.updateMany({ where, data });
+    if (count > 0) await recordMachineAudit(tx, 'machine.online', machine);
+  });
+}
+
+/** Records, on every server, which machines have become silent. */
+export function startSilenceLoop({ db, log }: { db: Db; log: Logger }): AsyncDisposable {
+  const options = { name: 'Looking for silent machines', every: SILENCE_CHECK_MS, log };
+  return startLoop({ ...options, waitsFirst: true }, () => recordSilence({ db }));
+}
+
+/** Servers that do it at the same time wait for the lock of the row, and then find nothing. */
+async function recordSilence({ db }: { db: Db }): Promise<void> {
+  await inTransaction(db, async (tx) => {
+    const silent = await tx.$queryRaw<{ id: string; name: string; tokenId: string }[]>`
+      update machines set silent_since = now()
+      where silent_since is null and last_seen_at < now() - make_interval(secs => ${SILENCE_MS / 1_000}::float8)
+      returning id, name, token_id as "tokenId"`;
+    for (const machine of silent) await recordMachineAudit(tx, 'machine.silent', machine);
+  });
+}
+
+async function recordMachineAudit(
+  tx: Db,
+  action: AuditAction,
+  { id, name, tokenId }: Pick<JoinedMachine, 'id' | 'name' | 'tokenId'>,
+): Promise<void> {
+  const token = await tx.workerToken.findUnique({
+    where: { id: tokenId },
+    select: { auditNamespaceId: true },
+  });
+  if (!token) return;
+  await recordAudit(tx, SERVER, {
+    action,
+    namespaceIds: [token.auditNamespaceId],
+    subject: id,
+    name,
+  });
+}
+
+export function toSettings(machine: JoinedMachine): MachineSettings {
+  const { name, namespaceId, regions, facts, drainSince, drainDeadline } = machine;
+  return { name, namespaceId, regions, facts: facts as MachineFacts, drainSince, drainDeadline };
+}
+
+/** Reads the settings of the machines that the worker drives. */
+export async function readDrivenMachines(
+  { db }: { db: Db },
+  workerId: string,
+): Promise<MachineSettings[]> {
+  const rows = await db.joinedMachine.findMany({ where: { workerId } });
+  return rows.map(toSettings);
+}

@@ -1,0 +1,290 @@
+/**
+ * The joined machines that this worker drives, as an engine of the agent runner (`../agent/runner.ts`). Loam itself places
+ * attempts on them. A machine asks for its orders with a request that stays open (`protocol.ts`); the routes are in
+ * `jobs/machines/http.ts`. Nothing is stored here: what a restarted worker needs is in the folders of attempts and in the reports.
+ */
+import { randomUUID } from 'node:crypto';
+import { EventEmitter, once } from 'node:events';
+import { uptime } from 'node:os';
+import type {
+  Capacity,
+  ClusterEngine,
+  EngineState,
+  Placement,
+  Submission,
+} from '../agent/engine.ts';
+import type { ClusterState, Machine } from '../runner.ts';
+import {
+  type MachineFacts,
+  type MachineOrders,
+  type MachineReport,
+  POLL_MS,
+  SILENCE_MS,
+} from './protocol.ts';
+
+/** What the database says about a machine. */
+export type MachineSettings = {
+  name: string;
+  namespaceId: string | null;
+  /** Empty: all. */
+  regions: readonly string[];
+  facts: MachineFacts;
+  /** Set: the machine gets no attempts. */
+  drainSince: Date | null;
+  /** When its attempts are moved to other machines. */
+  drainDeadline: Date | null;
+};
+
+type KnownMachine = {
+  name: string;
+  /** Unset until the machine has reported to this process. */
+  reported?: {
+    settings: MachineSettings;
+    attempts: ReadonlyMap<string, MachineReport['attempts'][number]>;
+    /** Seconds of the clock that runs while this machine is suspended. */
+    at: number;
+  };
+  /** How many requests of the machine are open: more than one for a moment, after a connection has broken. */
+  polls: number;
+  /** Attempts that the machine shall have. */
+  readonly wanted: Map<string, { token: string }>;
+  isRemoved: boolean;
+  /** Attempts that were taken from it, because it was drained, and that nobody has removed yet. */
+  readonly moved: Set<string>;
+  version: number;
+};
+
+/** A machine without an open request gets no attempts after this time: its program restarts, or its network has failed. */
+const ABSENCE_MS = 5_000;
+const DRAINED = 'the machine was drained';
+const REMOVED = 'the machine was removed';
+
+export class MachinesEngine implements ClusterEngine, Placement {
+  readonly title = 'The machine';
+  readonly #program: string;
+  readonly #nameGpu: (driverName: string) => string;
+  readonly #machines = new Map<string, KnownMachine>();
+  /** Attempt → its machine. */
+  readonly #places = new Map<string, KnownMachine>();
+  /** Distinguishes the versions of this process from those of the previous one. */
+  readonly #epoch = randomUUID();
+  readonly #changes = new EventEmitter().setMaxListeners(0);
+  readonly #closing = new AbortController();
+
+  /**
+   * @param submitted the attempts of the previous process
+   * @param options.program version of the program for machines that this server has
+   * @param options.nameGpu the model of a GPU that the driver calls so
+   */
+  constructor(
+    submitted: readonly Submission[],
+    options: { program: string; nameGpu(driverName: string): string },
+  ) {
+    this.#program = options.program;
+    this.#nameGpu = options.nameGpu;
+    for (const submission of submitted) this.#want(submission);
+  }
+
+  get machines(): readonly Machine[] {
+    return [...this.#machines.values()].flatMap((machine) => {
+      const capacity = this.capacityOf(machine.name);
+      if (!capacity || whyUnavailable(machine) !== undefined) return [];
+      return [{ ...capacity, ...describePlace(machine) }];
+    });
+  }
+
+  get clusters(): readonly ClusterState[] {
+    return [...this.#machines.values()].map((machine) => ({
+      ...describePlace(machine),
+      unavailableReason: whyUnavailable(machine),
+    }));
+  }
+
+  capacityOf(name: string): Capacity | undefined {
+    const facts = this.#machines.get(name)?.reported?.settings.facts;
+    if (!facts) return undefined;
+    const { cpus, memoryBytes, withImage, withoutImage } = facts;
+    const gpus: Record<string, number> = {};
+    for (const gpu of facts.gpus) {
+      const model = this.#nameGpu(gpu.name);
+      gpus[model] = (gpus[model] ?? 0) + 1;
+    }
+    return { cpus, memoryBytes, gpus, withImage, withoutImage };
+  }
+
+  /**
+   * Takes the report of a machine, and waits until its orders are others than those that it has seen.
+   * @param signal aborts when the machine has closed the request
+   */
+  async poll(
+    settings: MachineSettings,
+    report: MachineReport,
+    signal: AbortSignal,
+  ): Promise<MachineOrders> {
+    const machine = this.#machine(settings.name);
+    machine.reported = {
+      settings,
+      attempts: new Map(report.attempts.map((attempt) => [attempt.id, attempt])),
+      at: uptime(),
+    };
+    machine.isRemoved = false;
+    this.#moveAttempts(machine);
+    this.#changes.emit(machine.name);
+    const over = AbortSignal.any([signal, this.#closing.signal, AbortSignal.timeout(POLL_MS)]);
+    machine.polls++;
+    while (report.seen === this.#versionOf(machine) && !over.aborted)
+      await once(this.#changes, `${machine.name} orders`, { signal: over }).catch(() => {});
+    machine.polls--;
+    // The open connection shows that the machine lives.
+    if (machine.reported && !signal.aborted) machine.reported.at = uptime();
+    return {
+      version: this.#versionOf(machine),
+      program: this.#program,
+      attempts: Array.from(machine.wanted, ([id, { token }]) => ({ id, token })),
+    };
+  }
+
+  /**
+   * Takes the settings of all machines that this worker drives, for example after one was drained. The attempts of a machine that
+   * is not among them are lost: it was removed, or had none of ours when another worker took it over.
+   */
+  update(driven: readonly MachineSettings[]): void {
+    const settingsOf = new Map(driven.map((settings) => [settings.name, settings]));
+    for (const machine of this.#machines.values()) {
+      const settings = settingsOf.get(machine.name);
+      machine.isRemoved = !settings;
+      if (settings && machine.reported) {
+        machine.reported = { ...machine.reported, settings };
+        this.#moveAttempts(machine);
+      }
+      if (!settings) this.#orderAnew(machine);
+      if (!settings && machine.wanted.size === 0 && machine.moved.size === 0)
+        this.#machines.delete(machine.name);
+    }
+  }
+
+  /** At the deadline of a drain, the attempts end here and are queued again. */
+  #moveAttempts(machine: KnownMachine): void {
+    const deadline = machine.reported?.settings.drainDeadline;
+    if (!deadline || deadline.getTime() > Date.now() || machine.wanted.size === 0) return;
+    for (const id of machine.wanted.keys()) machine.moved.add(id);
+    machine.wanted.clear();
+    this.#orderAnew(machine);
+  }
+
+  async submit(submission: Submission): Promise<void> {
+    if (this.#places.has(submission.attempt)) return;
+    this.#orderAnew(this.#want(submission));
+  }
+
+  #want({ attempt, machine: name, agent: { token } }: Submission): KnownMachine {
+    const machine = this.#machine(name);
+    machine.wanted.set(attempt, { token });
+    this.#places.set(attempt, machine);
+    return machine;
+  }
+
+  #machine(name: string): KnownMachine {
+    const known = this.#machines.get(name);
+    if (known) return known;
+    const machine: KnownMachine = {
+      name,
+      wanted: new Map(),
+      moved: new Set(),
+      isRemoved: false,
+      polls: 0,
+      version: 0,
+    };
+    this.#machines.set(name, machine);
+    return machine;
+  }
+
+  #orderAnew(machine: KnownMachine): void {
+    machine.version++;
+    this.#changes.emit(`${machine.name} orders`);
+    this.#changes.emit(machine.name);
+  }
+
+  #versionOf({ version }: KnownMachine): string {
+    return `${this.#epoch}.${version}`;
+  }
+
+  state(attempt: string): EngineState {
+    const machine = this.#places.get(attempt);
+    if (machine?.isRemoved) return ended(REMOVED);
+    if (!machine?.reported || isSilent(machine)) return { kind: 'unknown' };
+    const held = machine.reported.attempts.get(attempt);
+    if (held?.lost !== undefined) return ended(held.lost);
+    // The machine reports the attempt until nothing of it is left.
+    if (!held && machine.moved.has(attempt)) return ended(DRAINED);
+    return { kind: 'running', progress: held?.progress };
+  }
+
+  async nextChange(attempt: string, signal: AbortSignal): Promise<void> {
+    const machine = this.#places.get(attempt);
+    await once(this.#changes, machine?.name ?? '', { signal }).catch(() => {});
+  }
+
+  describe(attempt: string) {
+    const machine = this.#places.get(attempt);
+    return machine && { node: machine.name, inspect: `loam machines show ${machine.name}` };
+  }
+
+  /**
+   * Resolves when the machine reports that nothing of the attempt is left, so that its GPUs are free. A silent machine ends it
+   * when it returns, before it gets other attempts.
+   */
+  async remove(attempt: string): Promise<void> {
+    const machine = this.#places.get(attempt);
+    if (!machine) return;
+    if (machine.wanted.delete(attempt)) this.#orderAnew(machine);
+    const { signal } = this.#closing;
+    while (machine.reported?.attempts.has(attempt) && !isSilent(machine) && !machine.isRemoved) {
+      const over = AbortSignal.any([signal, AbortSignal.timeout(POLL_MS)]);
+      await once(this.#changes, machine.name, { signal: over }).catch(() => {});
+      signal.throwIfAborted();
+    }
+    machine.moved.delete(attempt);
+    this.#places.delete(attempt);
+  }
+
+  async list(): Promise<string[]> {
+    return [...this.#places.keys()];
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#closing.abort();
+  }
+}
+
+/** Milliseconds since the last sign of the machine. */
+function silentMs({ reported }: KnownMachine): number {
+  return reported ? (uptime() - reported.at) * 1_000 : Number.POSITIVE_INFINITY;
+}
+
+function isSilent(machine: KnownMachine): boolean {
+  return silentMs(machine) > SILENCE_MS;
+}
+
+function describePlace({ name, reported }: KnownMachine) {
+  const { regions = [], namespaceId, facts } = reported?.settings ?? {};
+  return {
+    id: name,
+    slots: facts?.slots ?? 0,
+    ...(regions.length > 0 && { regions }),
+    ...(namespaceId && { namespaceId }),
+  };
+}
+
+/** Why the machine gets no attempts now. */
+function whyUnavailable(machine: KnownMachine): string | undefined {
+  const { settings } = machine.reported ?? {};
+  if (machine.isRemoved) return 'it was removed';
+  if (!settings) return 'it has not reported yet';
+  if (machine.polls === 0 && silentMs(machine) > ABSENCE_MS) return 'it does not report';
+  return settings.drainSince ? 'it is being drained' : undefined;
+}
+
+function ended(reason: string): EngineState {
+  return { kind: 'ended', end: { exitCode: null, outOfMemory: false, isLoss: true, reason } };
+}

@@ -1,0 +1,417 @@
+/**
+ * An attempt on a joined machine: runs it with the runner of the machine, and speaks the protocol of agents for it
+ * (`../agent/protocol.ts`). The runner's shim outlives this program. What a restarted program needs is in the attempt's folder:
+ *
+ *   attempt.json  the credentials of the agent ({@link AttemptFile}); written first
+ *   handle.json   the handle of the runner; written before the work may begin
+ *   log           the log as the server gets it, and `cursor.json` up to where the runner's lines are in it
+ *   failed.json   why the work can never start; written before it may begin
+ *   exit          how the work ended
+ *   lease         when the server last answered (`../supervisor/lease.ts`)
+ */
+import { execFile } from 'node:child_process';
+import { randomUUID } from 'node:crypto';
+import {
+  closeSync,
+  existsSync,
+  fstatSync,
+  ftruncateSync,
+  mkdirSync,
+  openSync,
+  readFileSync,
+  writeSync,
+} from 'node:fs';
+import { mkdir, rm } from 'node:fs/promises';
+import { join } from 'node:path';
+import { Readable } from 'node:stream';
+import { pipeline } from 'node:stream/promises';
+import { Backoff } from '../../base/backoff.ts';
+import type { Logger } from '../../base/log.ts';
+import { AgentClient, Refused } from '../agent/client.ts';
+import {
+  AGENTS_PATH,
+  type AgentBegin,
+  type AgentClaim,
+  type AgentPermission,
+  type AgentSpec,
+  LEASE_MS,
+  MAX_REASON_LENGTH,
+} from '../agent/protocol.ts';
+import { Sender } from '../agent/sender.ts';
+import type { MachineReport } from '../machines/protocol.ts';
+import {
+  CUT_MARK,
+  type Handle,
+  LOCAL_MACHINE,
+  type LogCursor,
+  type Outcome,
+  type Runner,
+  type RunnerLine,
+  Unstartable,
+} from '../runner.ts';
+import { writeJsonAtomically } from '../supervisor/claim.ts';
+import { readJsonFile } from '../supervisor/folder.ts';
+import { readLease, renewLease } from '../supervisor/lease.ts';
+import type { AttemptExit } from '../supervisor/supervise.ts';
+
+type AttemptFile = { token: string; nonce: string; leaseMs: number };
+type CursorFile = { cursor: LogCursor; size: number };
+
+const PAUSES = { firstMs: 200, longestMs: 10_000, stableMs: 60_000 };
+/** Tries to prepare an attempt, about a minute, before it is given up. */
+const MAX_TRIES = 10;
+/** How often the lease is written. */
+const LEASE_STEP_S = 5;
+/** Exit code of work that could not be started, as of `recordFailedStart`. */
+const UNSTARTABLE_EXIT = 125;
+
+export type AttemptDeps = {
+  runner: Runner;
+  /** Base URL of the server, without a trailing slash. */
+  server: string;
+  /** Contains the folders of attempts. */
+  dir: string;
+  /** Name of the machine. */
+  machine: string;
+  log: Logger;
+  /** Called when what the machine reports of the attempt has changed. */
+  onChanged(): void;
+};
+
+export class MachineAttempt {
+  readonly id: string;
+  readonly #deps: AttemptDeps;
+  readonly #file: AttemptFile;
+  readonly #dir: string;
+  readonly #client: AgentClient;
+  /** Aborts when nothing of the attempt shall be left. */
+  readonly #over = new AbortController();
+  readonly #done: Promise<void>;
+  #handle: Handle | undefined;
+  #progress: string | undefined;
+  #lost: string | undefined;
+  #leaseWrittenAt = Number.NEGATIVE_INFINITY;
+
+  /** @param token undefined: as stored by an earlier process */
+  constructor(deps: AttemptDeps, id: string, token?: string) {
+    this.id = id;
+    this.#deps = deps;
+    this.#dir = join(deps.dir, id);
+    this.#file = this.#readFile(token);
+    const { nonce, leaseMs } = this.#file;
+    this.#client = new AgentClient({
+      url: `${deps.server}${AGENTS_PATH}/${id}`,
+      token: this.#file.token,
+      nonce,
+      leaseMs,
+      answeredAt: readLease(this.#dir),
+      onAnswered: (at) => this.#renewLease(at),
+    });
+    this.#done = this.#run();
+  }
+
+  #readFile(token: string | undefined): AttemptFile {
+    const path = join(this.#dir, 'attempt.json');
+    if (token === undefined) return JSON.parse(readFileSync(path, 'utf8'));
+    mkdirSync(this.#dir, { recursive: true, mode: 0o700 });
+    const file: AttemptFile = { token, nonce: randomUUID(), leaseMs: LEASE_MS };
+    // Durable, because a second nonce would be refused after the claim.
+    writeJsonAtomically(path, file, this.#dir);
+    return file;
+  }
+
+  get report(): MachineReport['attempts'][number] {
+    return {
+      id: this.id,
+      ...(this.#progress !== undefined && { progress: this.#progress.slice(0, 300) }),
+      ...(this.#lost !== undefined && { lost: this.#lost.slice(0, 300) }),
+      ...(this.#handle?.gpus && { gpus: String(this.#handle.gpus).split(',').map(Number) }),
+    };
+  }
+
+  /** Ends the attempt. Resolves when nothing of it is left on the machine. */
+  async end(): Promise<void> {
+    this.#over.abort(new Refused('the server has removed the attempt'));
+    await this.#done;
+  }
+
+  /** Resolves when nothing of the attempt is left. */
+  get done(): Promise<void> {
+    return this.#done;
+  }
+
+  async #run(): Promise<void> {
+    const { log } = this.#deps;
+    const { signal } = this.#over;
+    const backoff = new Backoff(PAUSES);
+    for (let tries = 1; !signal.aborted; tries++) {
+      const startedAt = Date.now();
+      try {
+        await this.#supervise(signal);
+        break;
+      } catch (error) {
+        if (signal.aborted) break;
+        if (Date.now() - startedAt > PAUSES.stableMs) tries = 1;
+        const isOver = error instanceof Refused || tries === MAX_TRIES;
+        log[isOver ? 'warn' : 'info'](
+          { err: error, attempt: this.id },
+          'the attempt has failed here',
+        );
+        if (isOver) await this.#giveUp((error as Error).message);
+        else await backoff.pause(signal);
+      }
+    }
+    await this.#remove();
+  }
+
+  /** Settles when the server has everything of the attempt. @throws Refused if it does not want it any more */
+  async #supervise(signal: AbortSignal): Promise<void> {
+    const { runner } = this.#deps;
+    this.#handle ??= await readJsonFile<Handle>(this.#path('handle.json'));
+    const failed = await readJsonFile<{ reason: string }>(this.#path('failed.json'));
+    if (failed) return this.#reportFailure(failed.reason, signal);
+    const state = this.#handle ? await runner.attach(this.#handle) : 'gone';
+    if (state === 'prepared' || state === 'started') return this.#start(signal);
+    const spec = await this.#claim(signal);
+    try {
+      this.#handle = await this.#prepare(spec, signal);
+    } catch (error) {
+      if (!(error instanceof Unstartable)) throw error;
+      writeJsonAtomically(this.#path('failed.json'), { reason: error.message }, this.#dir);
+      return this.#reportFailure(error.message, signal);
+    }
+    writeJsonAtomically(this.#path('handle.json'), this.#handle, this.#dir);
+    this.#deps.onChanged();
+    return this.#start(signal);
+  }
+
+  async #claim(signal: AbortSignal): Promise<AgentSpec> {
+    const claim: AgentClaim = { nonce: this.#file.nonce, node: this.#deps.machine };
+    const response = await this.#client.request('claim', { method: 'POST', json: claim, signal });
+    const spec = (await response.json()) as AgentSpec;
+    const { leaseMs } = spec;
+    this.#client.leaseMs = leaseMs;
+    writeJsonAtomically(this.#path('attempt.json'), { ...this.#file, leaseMs }, this.#dir);
+    return spec;
+  }
+
+  async #prepare(spec: AgentSpec, signal: AbortSignal): Promise<Handle> {
+    const { runner } = this.#deps;
+    const { command, env, files = {}, image, job, hardware, leaseMs } = spec;
+    return runner.prepare(
+      {
+        id: this.id,
+        machine: LOCAL_MACHINE,
+        command,
+        image,
+        env,
+        files,
+        job,
+        hardware,
+        leaseMs,
+        timeoutMs: spec.work.timeoutMs,
+        log: spec.work.log,
+        checkout: (dir, abort) => this.#checkOut(dir, abort),
+        report: (progress) => {
+          this.#progress = progress;
+          this.#deps.onChanged();
+        },
+      },
+      signal,
+    );
+  }
+
+  /** Creates the working directory. */
+  async #checkOut(dir: string, signal: AbortSignal): Promise<void> {
+    const response = await this.#client.request('checkout', { signal, timeoutMs: null });
+    await mkdir(dir);
+    if (response.status === 204 || !response.body) return;
+    const tar = execFile('tar', ['-xf', '-', '--no-same-owner', '-C', dir]);
+    const ended = new Promise<void>((resolve, reject) => {
+      tar.once('error', reject);
+      tar.once('exit', (code) => (code === 0 ? resolve() : reject(new Error(`tar: ${code}`))));
+    });
+    ended.catch(() => {});
+    if (tar.stdin) await pipeline(Readable.fromWeb(response.body as never), tar.stdin, { signal });
+    await ended;
+  }
+
+  /** Reports work that can never start. */
+  async #reportFailure(reason: string, signal: AbortSignal): Promise<void> {
+    await this.#client.request('begin', { method: 'POST', signal });
+    const now = Date.now();
+    const exit: AttemptExit = {
+      exitCode: UNSTARTABLE_EXIT,
+      timedOut: false,
+      startedAt: now,
+      endedAt: now,
+      unstartable: true,
+      reason,
+    };
+    await this.#send(async () => exit, signal);
+  }
+
+  async #start(signal: AbortSignal): Promise<void> {
+    const { runner } = this.#deps;
+    const handle = this.#handle as Handle;
+    await runner.start(handle, async () => {
+      const { gpus } = this.report;
+      const given: AgentBegin = gpus ? { gpus } : {};
+      const begun = await this.#client.request('begin', { method: 'POST', json: given, signal });
+      const { files } = (await begun.json()) as AgentPermission;
+      if (files) await runner.replaceFiles(handle, files);
+      return true;
+    });
+    this.#progress = undefined;
+    await this.#send((following) => this.#follow(handle, following), signal);
+  }
+
+  /**
+   * Sends the log and the end to the server, until it dismisses the agent.
+   * @param follow resolves with the end when the log is complete; null: the work was lost
+   */
+  async #send(
+    follow: (signal: AbortSignal) => Promise<AttemptExit | null>,
+    signal: AbortSignal,
+  ): Promise<void> {
+    const { runner } = this.#deps;
+    const following = new AbortController();
+    const stop = () => following.abort(signal.reason);
+    signal.addEventListener('abort', stop, { once: true });
+    if (!existsSync(this.#path('log'))) closeSync(openSync(this.#path('log'), 'a', 0o600));
+    const handle = this.#handle;
+    const sender = new Sender({
+      client: this.#client,
+      dir: this.#dir,
+      async measureUsage() {
+        const usage = handle ? await runner.stats(handle) : null;
+        return usage && { at: Date.now(), ...usage };
+      },
+      openOutput: async (path) => (handle ? runner.artifacts(handle, path) : null),
+      stop: (how) => void (handle && runner.signal(handle, how).catch(() => {})),
+      endCommand: () => {},
+      writeFiles: (files) => void (handle && runner.replaceFiles(handle, files).catch(() => {})),
+      interruptedAt: () => undefined,
+    });
+    sender.setStarted({ pid: 0, startedAt: Date.now() });
+    const followed = follow(following.signal).then((exit) => {
+      if (exit === null) return this.#giveUp('its process was lost');
+      sender.setExit(exit);
+      // The change also wakes the sender.
+      writeJsonAtomically(this.#path('exit'), exit, this.#dir);
+    });
+    try {
+      const sent = sender.run(signal);
+      await Promise.race([sent, followed.then(() => sent)]);
+    } finally {
+      signal.removeEventListener('abort', stop);
+      following.abort();
+      await followed.catch(() => {});
+    }
+  }
+
+  /** Copies the log until its end. @returns how the work ended; null: it was lost */
+  async #follow(handle: Handle, signal: AbortSignal): Promise<AttemptExit | null> {
+    const stored = await readJsonFile<AttemptExit>(this.#path('exit'));
+    if (stored) return stored;
+    const { runner } = this.#deps;
+    const [outcome] = await Promise.all([
+      runner.wait(handle, signal),
+      this.#copyLog(handle, signal),
+    ]);
+    return toExit(outcome);
+  }
+
+  async #copyLog(handle: Handle, signal: AbortSignal): Promise<void> {
+    const log = openSync(this.#path('log'), 'a+', 0o600);
+    using _ = { [Symbol.dispose]: () => closeSync(log) };
+    const stored = await readJsonFile<CursorFile>(this.#path('cursor.json'));
+    // Lines after the stored cursor are copied again.
+    ftruncateSync(log, stored?.size ?? 0);
+    for await (const { lines, cursor } of this.#deps.runner.logs(
+      handle,
+      stored?.cursor ?? null,
+      signal,
+    )) {
+      const frames = Buffer.from(lines.map(toFrame).join(''));
+      for (let done = 0; done < frames.length; ) done += writeSync(log, frames, done);
+      const position: CursorFile = { cursor, size: fstatSync(log).size };
+      writeJsonAtomically(this.#path('cursor.json'), position);
+    }
+    signal.throwIfAborted();
+  }
+
+  /** Reports the attempt as lost until the server removes it. */
+  async #giveUp(reason: string): Promise<void> {
+    // Before that nothing of it may run any more.
+    if (this.#handle) await this.#removeFromRunner();
+    this.#lost = reason.slice(0, MAX_REASON_LENGTH);
+    this.#deps.onChanged();
+    const { signal } = this.#over;
+    const { promise, resolve } = Promise.withResolvers<void>();
+    signal.addEventListener('abort', () => resolve(), { once: true });
+    if (!signal.aborted) await promise;
+  }
+
+  async #remove(): Promise<void> {
+    await this.#removeFromRunner();
+    await rm(this.#dir, { recursive: true, force: true });
+    this.#deps.onChanged();
+  }
+
+  async #removeFromRunner(): Promise<void> {
+    const { runner, log } = this.#deps;
+    const backoff = new Backoff(PAUSES);
+    for (;;) {
+      try {
+        return await runner.remove(this.#handle ?? { attempt: this.id });
+      } catch (error) {
+        log.warn({ err: error, attempt: this.id }, 'the attempt cannot be removed yet');
+        await backoff.pause();
+      }
+    }
+  }
+
+  #renewLease(at: number | undefined): void {
+    if (at === undefined || at - this.#leaseWrittenAt < LEASE_STEP_S) return;
+    try {
+      renewLease(this.#dir, at);
+      if (this.#handle) this.#deps.runner.renewLease?.(this.#handle, at);
+      this.#leaseWrittenAt = at;
+    } catch {
+      // The disk is full, or the attempt is being removed.
+    }
+  }
+
+  #path(name: string): string {
+    return join(this.#dir, name);
+  }
+}
+
+function toExit(outcome: Outcome): AttemptExit | null {
+  if (outcome.kind === 'lost') return null;
+  if (outcome.kind === 'unstartable') {
+    const now = Date.now();
+    const { reason } = outcome;
+    const times = { startedAt: now, endedAt: now };
+    return { exitCode: UNSTARTABLE_EXIT, timedOut: false, ...times, unstartable: true, reason };
+  }
+  const { exitCode, timedOut, startedAt, endedAt, note, outOfMemory } = outcome;
+  return {
+    exitCode,
+    timedOut,
+    startedAt: startedAt.getTime(),
+    endedAt: endedAt.getTime(),
+    unstartable: false,
+    ...(note !== undefined && { reason: note }),
+    outOfMemory,
+  };
+}
+
+/** The form of `../supervisor/lines.ts`. */
+function toFrame({ timestamp, stream, message }: RunnerLine): string {
+  const isCut = message.endsWith(CUT_MARK);
+  const letter = stream === 'stdout' ? 'o' : 'e';
+  const text = isCut ? message.slice(0, -CUT_MARK.length) : message;
+  return `${timestamp.getTime()} ${isCut ? letter.toUpperCase() : letter} ${text}\n`;
+}

@@ -1,0 +1,78 @@
+/** What this machine has, and how busy it is. */
+import { readFileSync } from 'node:fs';
+import { arch, cpus, freemem, hostname, platform, totalmem } from 'node:os';
+import { averageLoad, listGpus } from '../gpus.ts';
+import type { MachineFacts, MachineReport } from '../machines/protocol.ts';
+import { LOCAL_MACHINE, type Runner } from '../runner.ts';
+
+/** The fewest jobs that a machine may run at once, as of `LOAM_JOB_SLOTS` of a server. */
+const MIN_SLOTS = 4;
+
+/** @param program version of this program */
+export async function readFacts(
+  runner: Runner,
+  options: { program: string; slots?: number | undefined },
+): Promise<MachineFacts> {
+  const { machines, warning } = runner;
+  const machine = machines.find(({ id }) => id === LOCAL_MACHINE);
+  const gpus = await listGpus();
+  const total = machine?.cpus ?? 0;
+  const notes = [
+    ...(warning ? [warning] : []),
+    ...(machine?.withImage === false
+      ? ['It runs no jobs with an image: no container engine answers here.']
+      : []),
+    ...(machine?.withoutImage === false ? ['It runs jobs with an image only.'] : []),
+  ];
+  return {
+    hostname: hostname(),
+    os: platform(),
+    arch: arch(),
+    node: process.versions.node,
+    program: options.program,
+    cpus: total,
+    memoryBytes: machine?.memoryBytes ?? 0,
+    gpus: gpus.map(({ index, model, uuid }) => ({ index, name: model, uuid, memoryBytes: 0 })),
+    withImage: machine?.withImage ?? false,
+    withoutImage: machine?.withoutImage ?? false,
+    slots: options.slots ?? Math.max(MIN_SLOTS, gpus.length, Math.ceil(total / 2)),
+    notes: notes.map((note) => note.slice(0, 500)),
+  };
+}
+
+type CpuTimes = { busy: number; all: number };
+
+/** Measures the load since the last measurement. */
+export function createLoadMeter(): () => Promise<MachineReport['load']> {
+  let before = readCpuTimes();
+  return async () => {
+    const now = readCpuTimes();
+    const share = (now.busy - before.busy) / Math.max(1, now.all - before.all);
+    before = now;
+    const gpus = await listGpus();
+    return {
+      cpuPercent: Math.min(100, Math.max(0, 100 * share)),
+      memoryBytes: totalmem() - readAvailableMemory(),
+      gpuPercent: averageLoad(gpus),
+    };
+  };
+}
+
+function readCpuTimes(): CpuTimes {
+  let all = 0;
+  let idle = 0;
+  for (const { times } of cpus()) {
+    all += Object.values(times).reduce((sum, time) => sum + time, 0);
+    idle += times.idle;
+  }
+  return { busy: all - idle, all };
+}
+
+/** Memory that programs can get, in bytes. `freemem` does not count the page cache. */
+function readAvailableMemory(): number {
+  try {
+    const kib = /^MemAvailable:\s+(\d+) kB/m.exec(readFileSync('/proc/meminfo', 'utf8'))?.[1];
+    if (kib) return Number(kib) * 1024;
+  } catch {}
+  return freemem();
+}

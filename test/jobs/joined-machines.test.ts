@@ -1,0 +1,160 @@
+/** Jobs on machines that joined with a worker token, through the whole server. */
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { REFUSED_EXIT } from '../../src/runners/machines/protocol.ts';
+import { eventually } from '../support/eventually.ts';
+import { Workspace } from '../support/git.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
+import { startMachine } from '../support/joined-machine.ts';
+import { cancel, job, lines, submit, until, variables } from '../support/submit.ts';
+
+const adaCode = { namespace: 'ada', repo: 'ada/code' };
+const eveCode = { namespace: 'eve', repo: 'eve/code' };
+/** Longer than any test. A variable, because commands are compared. */
+const env = variables({ WAIT: '600' });
+
+let app: TestApp;
+let ada: Client;
+let eve: Client;
+let folder: string;
+
+beforeAll(async () => {
+  app = await startApp({ config: { runner: 'none' } });
+  ada = await app.user('ada');
+  eve = await app.user('eve');
+  folder = await mkdtemp(join(tmpdir(), 'loam-machines-'));
+  await using workspace = await Workspace.open();
+  for (const [name, client] of Object.entries({ ada, eve })) {
+    await client.repository(`${name}/code`);
+    await workspace.clone(client, `${name}/code`, name);
+    await workspace.commit(name, { 'a.txt': 'of the repository\n' });
+    await workspace.git(name, 'push', 'origin', 'HEAD');
+  }
+});
+afterAll(async () => {
+  await app[Symbol.asyncDispose]();
+  await rm(folder, { recursive: true, force: true });
+});
+
+async function createToken(client: Client, namespace?: string): Promise<string> {
+  const { createWorkerToken } = await client.gql(
+    'mutation ($input: CreateWorkerTokenInput!) { createWorkerToken(input: $input) { token } }',
+    { input: { name: 'box', ...(namespace && { namespace }) } },
+  );
+  return createWorkerToken.token;
+}
+
+/** A machine that has joined and reports. */
+async function joined(name: string, namespace?: string) {
+  const token = await createToken(namespace ? ada : app.admin, namespace);
+  const dir = join(folder, name);
+  const machine = startMachine({ server: app.base, dir, token, name });
+  await untilMachine(name, 'ONLINE');
+  return Object.assign(machine, {
+    /** A machine that was removed ends its jobs and its program. */
+    async [Symbol.asyncDispose]() {
+      if (await machineOf(name)) await remove(name);
+      await machine.exited;
+    },
+  });
+}
+
+/** Undefined for a machine that does not exist. */
+async function machineOf(name: string) {
+  const query = 'query ($name: String!) { machine(name: $name) { name status jobs { name } } }';
+  return (await app.admin.graphql(query, { name })).data?.machine;
+}
+
+const untilMachine = (name: string, status: string) =>
+  eventually(async () => expect((await machineOf(name))?.status).toBe(status));
+
+const remove = (name: string) =>
+  app.admin.gql(
+    'mutation ($input: RemoveMachineInput!) { removeMachine(input: $input) { __typename } }',
+    { input: { name, force: true } },
+  );
+
+test('a job runs on a machine that has joined, with its repository and artifacts', async () => {
+  await using _ = await joined('box');
+  await submit(ada, {
+    ...adaCode,
+    name: 'first',
+    command: 'cat a.txt; mkdir out; echo kept > out/b.txt; exit 3',
+    outputPath: 'out',
+  });
+  const ended = await until(ada, 'ada', 'first', 'FAILED');
+  expect(ended.exitCode).toBe(3);
+  expect(ended.artifacts).toMatchObject({ fileCount: 1 });
+  expect(await lines(ada, 'ada', 'first')).toEqual(['of the repository']);
+});
+
+test('jobs outlive the program and the server, and each line is there once', async () => {
+  await using machine = await joined('steady');
+  const command = 'for i in $(seq 1 60); do echo $i; sleep 0.1; done; exit 4';
+  await submit(ada, { ...adaCode, name: 'long', command });
+  await eventually(async () => expect(await lines(ada, 'ada', 'long')).toContain('5'));
+  await machine.end('SIGKILL');
+  machine.start();
+  await eventually(async () => expect(await lines(ada, 'ada', 'long')).toContain('20'));
+  await app.restart();
+  const ended = await until(ada, 'ada', 'long', 'FAILED');
+  expect(ended.exitCode).toBe(4);
+  expect(ended.attempts.nodes).toHaveLength(1);
+  expect(await lines(ada, 'ada', 'long')).toEqual(Array.from({ length: 60 }, (_, i) => `${i + 1}`));
+});
+
+test('a machine of a namespace runs the jobs of that namespace only', async () => {
+  await using _ = await joined('private', 'ada');
+  await submit(eve, { ...eveCode, name: 'theirs', command: 'echo no' });
+  await submit(ada, { ...adaCode, name: 'ours', command: 'echo yes' });
+  await until(ada, 'ada', 'ours', 'SUCCEEDED');
+  expect((await job(eve, 'eve', 'theirs')).status).toBe('QUEUED');
+  await using __ = await joined('public');
+  await until(eve, 'eve', 'theirs', 'SUCCEEDED');
+});
+
+test('a drained machine gets no jobs, and at the deadline its jobs move to another one', async () => {
+  await using _ = await joined('full');
+  await submit(ada, { ...adaCode, name: 'moved', command: 'echo begun; sleep $WAIT', env });
+  await until(ada, 'ada', 'moved', 'RUNNING');
+  const drain = (deadlineMinutes: number | null) =>
+    app.admin.gql(
+      'mutation ($input: DrainMachineInput!) { drainMachine(input: $input) { __typename } }',
+      { input: { name: 'full', deadlineMinutes } },
+    );
+  await drain(null);
+  await untilMachine('full', 'DRAINING');
+  await using __ = await joined('spare');
+  await submit(ada, { ...adaCode, name: 'other', command: 'true' });
+  await until(ada, 'ada', 'other', 'SUCCEEDED');
+  await drain(0);
+  await untilMachine('full', 'DRAINED');
+  await until(ada, 'ada', 'moved', 'RUNNING');
+  const machines = await app.pool.query(
+    `select a.machine, a.outcome from job_attempts a join jobs j on j.id = a.job_id
+     where j.name in ('moved', 'other') order by a.id`,
+  );
+  expect(machines.rows).toEqual([
+    { machine: 'full', outcome: 'lost' },
+    { machine: 'spare', outcome: 'exited' },
+    { machine: 'spare', outcome: null },
+  ]);
+  await cancel(ada, 'ada', 'moved');
+  await until(ada, 'ada', 'moved', 'CANCELLED');
+  expect((await job(ada, 'ada', 'moved')).retryCount).toBe(0);
+});
+
+test('a machine that is removed is refused at once, ends its jobs, and they run elsewhere', async () => {
+  await using machine = await joined('gone');
+  await submit(ada, { ...adaCode, name: 'again', command: 'echo begun; sleep $WAIT', env });
+  await until(ada, 'ada', 'again', 'RUNNING');
+  await remove('gone');
+  expect(await machine.exited).toBe(REFUSED_EXIT);
+  expect(machine.said).toContain('The server refuses this machine: The machine was removed');
+  await using _ = await joined('next');
+  await until(ada, 'ada', 'again', 'RUNNING');
+  await cancel(ada, 'ada', 'again');
+  await until(ada, 'ada', 'again', 'CANCELLED');
+});
