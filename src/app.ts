@@ -52,6 +52,7 @@ import { startWorker, type Worker } from './jobs/attempts/worker.ts';
 import { startBudgetLoop } from './jobs/costs/budget-loop.ts';
 import { startDependencyLoop } from './jobs/dependencies/loop.ts';
 import { createMachinesRouter, followMachines } from './jobs/machines/http.ts';
+import { measureMachines } from './jobs/machines/machines.ts';
 import { startSilenceLoop } from './jobs/machines/reports.ts';
 import { countWaitingJobs } from './jobs/queue/overview.ts';
 import type { QueuePositions } from './jobs/queue/queue-position.ts';
@@ -204,6 +205,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     waitingJobs: () => countWaitingJobs({ pool }),
     outboxLag: () => measureOutboxLag({ pool }),
     runTriggerLag: () => measureTriggerLag({ pool }),
+    machines: () => measureMachines({ pool }),
   });
   const base = config.baseUrl ?? port.address;
   const ssh = await takeSshPort({

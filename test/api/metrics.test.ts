@@ -5,8 +5,10 @@ import { join } from 'node:path';
 import pg from 'pg';
 import { expect, test } from 'vitest';
 import { ConfigError } from '../../src/base/config/config.ts';
+import { joinMachine } from '../../src/jobs/machines/machines.ts';
 import { countWaitingJobs } from '../../src/jobs/queue/overview.ts';
 import { GIT_STARTED, type StartedGit } from '../../src/platform/processes/git-started.ts';
+import type { MachineFacts } from '../../src/runners/machines/protocol.ts';
 import { openCuttableProxy } from '../support/cut.ts';
 import { eventually } from '../support/eventually.ts';
 import { type Family, readExposition } from '../support/exposition.ts';
@@ -18,6 +20,20 @@ import { startServers } from '../support/servers.ts';
 import { followStream } from '../support/sse.ts';
 import { submit, until } from '../support/submit.ts';
 
+const facts: MachineFacts = {
+  hostname: 'box',
+  os: 'linux',
+  arch: 'x64',
+  node: '24.1.0',
+  program: '1.0.0',
+  cpus: 4,
+  memoryBytes: 2 ** 33,
+  gpus: [],
+  withImage: false,
+  withoutImage: true,
+  slots: 2,
+  notes: [],
+};
 const metrics = { host: '127.0.0.1', port: 0 };
 
 async function scrape(app: { metricsAddress?: string }): Promise<Map<string, Family>> {
@@ -102,8 +118,14 @@ test('a scrape after traffic has the right values, and the metrics that docs/mon
   const stream = followStream(ada, '/admin/job/long/logs?stream=true');
   await stream.take(1);
 
+  const { createWorkerToken } = await ada.gql(
+    'mutation { createWorkerToken(input: { name: "box" }) { token } }',
+  );
+  await joinMachine(app.app.services as never, createWorkerToken.token, { name: 'box', facts });
+
   const found = await eventually(async () => {
     const now = await scrape(app.app);
+    expect(value(now, 'loam_machine_up', { machine: 'box' })).toBe(1);
     expect(value(now, 'loam_streams_open', { kind: 'subscription' })).toBe(1);
     // A job that ended keeps its slot until the runner has removed it.
     expect(value(now, 'loam_job_slots_used')).toBe(1);
@@ -132,6 +154,7 @@ test('a scrape after traffic has the right values, and the metrics that docs/mon
   is('loam_job_attempts_total', { outcome: 'failed' }, 1);
   is('loam_job_log_lines_total', {}, 3);
   is('loam_job_queue_wait_seconds_count', { gpu: 'none', region: 'us-east-1' }, 3);
+  is('loam_machine_gpus', { machine: 'box' }, 0);
   is('loam_job_slots', {}, app.config.jobSlots);
   // One for the push, and one for the advertised refs, unless an earlier push has cached them.
   expect(pushes).toBeOneOf([1, 2]);

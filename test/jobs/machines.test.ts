@@ -285,6 +285,15 @@ test('a deleted organization has no machines', async () => {
   await expect(again).rejects.toMatchObject({ code: 'authentication_failed' });
 });
 
+test('metrics have the load of each machine', async () => {
+  const { name } = await join(operator, null);
+  await placeJob(name, '1');
+  await machines.drainMachine(services(), operator, { name });
+  const loads = await machines.measureMachines(app.app.services);
+  const load = { isUp: true, isDraining: true, jobs: 1, gpus: 2, gpusUsed: 1 };
+  expect(loads.find(({ machine }) => machine === name)).toEqual({ machine: name, ...load });
+});
+
 test('GraphQL shows which job uses each GPU, and the command with which a machine joins', async () => {
   const { name } = await join(operator, null);
   const job = await placeJob(name, '1');

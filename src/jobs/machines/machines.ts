@@ -4,6 +4,7 @@
  *
  * Each change notifies the topic `machines`, so that the worker reads the rows again.
  */
+import type pg from 'pg';
 import type { JoinedMachine, Prisma } from '../../../prisma/generated/client.ts';
 import { AppError, invalid, notFound, unauthenticated } from '../../base/errors.ts';
 import { isId, newId } from '../../base/ids.ts';
@@ -12,16 +13,18 @@ import { hashSecret, matchesHash, newToken, toTakenError } from '../../identity/
 import type { Account, Viewer } from '../../identity/permissions.ts';
 import { type Db, inTransaction } from '../../platform/database/client.ts';
 import { notifyReaders } from '../../platform/events/outbox.ts';
-import type { MachineFacts, MachineSample } from '../../runners/machines/protocol.ts';
+import type { MachineLoad } from '../../platform/metrics/scrape-metrics.ts';
+import {
+  type MachineFacts,
+  type MachineSample,
+  SILENCE_MS,
+} from '../../runners/machines/protocol.ts';
 import { WORKER_SILENCE_S } from '../queue/worker-capacity.ts';
 import type { Label } from '../record/labels.ts';
 import { canReach, demandAdministration, whereReachable } from './access.ts';
 import { takeWorkerToken } from './tokens.ts';
 
 const MACHINE_SECRET_PREFIX = 'loam_machine_';
-
-/** Without a report for this long, a machine is silent. */
-const MACHINE_SILENCE_S = 60;
 
 /** Machines that can join with one token, so that a stolen token cannot fill the database. */
 const MAX_MACHINES_PER_TOKEN = 1_000;
@@ -329,13 +332,28 @@ async function readMachines(
   });
 }
 
+/** Reads the loads of all machines, for metrics. */
+export async function measureMachines({ pool }: { pool: pg.Pool }): Promise<MachineLoad[]> {
+  const { rows } = await pool.query<MachineLoad>(
+    `select m.name as machine, m.last_seen_at > now() - make_interval(secs => $1::float8) as "isUp",
+       m.drain_since is not null as "isDraining", coalesce(used.jobs, 0)::int as jobs,
+       jsonb_array_length(m.facts -> 'gpus') as gpus, coalesce(used.gpus, 0)::int as "gpusUsed"
+     from machines m left join (
+       select a.machine, count(*) as jobs, sum(j.gpu_count) filter (where j.gpu <> 'none') as gpus
+       from job_attempts a join jobs j on j.id = a.job_id where a.ended_at is null group by 1
+     ) used on used.machine = m.name`,
+    [SILENCE_MS / 1_000],
+  );
+  return rows;
+}
+
 /** Drained machines may be switched off, so they are not reported as silent. */
 function computeStatus(
   { drainSince, lastSeenAt }: { drainSince: Date | null; lastSeenAt: Date },
   jobs: number,
 ): MachineStatus {
   if (drainSince !== null && jobs === 0) return 'drained';
-  if (Date.now() - lastSeenAt.getTime() > MACHINE_SILENCE_S * 1_000) return 'silent';
+  if (Date.now() - lastSeenAt.getTime() > SILENCE_MS) return 'silent';
   return drainSince === null ? 'online' : 'draining';
 }
 

@@ -20,6 +20,8 @@ export type Sources = {
   slots(): { total: number; used: number };
   /** The clusters that this process drives. */
   clusters(): { cluster: string; jobs: number; isUp: boolean }[];
+  /** The machines that joined. `isDraining`: they take no new jobs. */
+  machines(): Promise<MachineLoad[]>;
   /** Requests since startup that exceeded the rate limit of their plan. */
   refusals(): Iterable<[plan: string, count: number]>;
   /** Job queues, by GPU and region, with waiting jobs. `oldest`: how long the oldest job has waited, in seconds. */
@@ -30,6 +32,15 @@ export type Sources = {
   runTriggerLag(): Promise<number>;
   /** Whether the database answers. */
   databaseUp(): Promise<boolean>;
+};
+
+export type MachineLoad = {
+  machine: string;
+  isUp: boolean;
+  isDraining: boolean;
+  jobs: number;
+  gpus: number;
+  gpusUsed: number;
 };
 
 const CACHE_MS = 5_000;
@@ -71,12 +82,15 @@ export function createScrapeMetrics(registry: Registry) {
     registers,
   });
 
+  const machines = defineMachineMetrics(registers);
+
   async function readAll(): Promise<void> {
-    const [isUp, queues, lags, oldestTrigger] = await Promise.all([
+    const [isUp, queues, lags, oldestTrigger, loads] = await Promise.all([
       sources.databaseUp?.() ?? false,
       sources.waitingJobs?.() ?? [],
       sources.outboxLag?.() ?? [],
       sources.runTriggerLag?.(),
+      sources.machines?.() ?? [],
     ]);
     clear();
     up.set(isUp ? 1 : 0);
@@ -86,10 +100,12 @@ export function createScrapeMetrics(registry: Registry) {
     }
     if (oldestTrigger !== undefined) triggerLag.set(oldestTrigger);
     for (const { reader, seconds } of lags) lag.set({ reader }, seconds);
+    machines.set(loads);
   }
   function clear(): void {
     up.set(0);
     for (const gauge of [waitingJobs, oldestWait, lag, triggerLag]) gauge.reset();
+    machines.set([]);
   }
 
   let reading: Promise<void> | undefined;
@@ -121,6 +137,29 @@ export function createScrapeMetrics(registry: Registry) {
         clearTimeout(timer),
       );
       if (ended === 'late') clear();
+    },
+  };
+}
+
+/** Defines the metrics of the machines that joined. */
+function defineMachineMetrics(registers: Registry[]): { set(loads: MachineLoad[]): void } {
+  const define = (name: string, help: string) =>
+    new Gauge({ name, help, labelNames: ['machine'], registers });
+  const up = define('loam_machine_up', '1 if the machine has reported within a minute');
+  const draining = define('loam_machine_draining', '1 if the machine takes no new jobs');
+  const jobs = define('loam_machine_jobs', 'Jobs on the machine, running or being prepared');
+  const gpus = define('loam_machine_gpus', 'GPUs of the machine');
+  const gpusUsed = define('loam_machine_gpus_used', 'GPUs of the machine that jobs use');
+  return {
+    set(loads) {
+      for (const gauge of [up, draining, jobs, gpus, gpusUsed]) gauge.reset();
+      for (const { machine, ...load } of loads) {
+        up.set({ machine }, Number(load.isUp));
+        draining.set({ machine }, Number(load.isDraining));
+        jobs.set({ machine }, load.jobs);
+        gpus.set({ machine }, load.gpus);
+        gpusUsed.set({ machine }, load.gpusUsed);
+      }
     },
   };
 }
