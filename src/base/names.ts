@@ -7,7 +7,7 @@ const NAME_RULE = 'must be 1 to 39 of a-z, 0-9 and -, with no hyphen at either e
 const RESERVED: ReadonlySet<string> = new Set(
   `auth graphql repository repositories seed job jobs pat api_keys health version whoami docs openapi.json
    openapi.yaml artifacts metrics app assets login logout settings new admin api static cli sdk schemas favicon.ico
-   robots.txt livez readyz`.split(/\s+/),
+   robots.txt livez readyz agents machines worker`.split(/\s+/),
 );
 
 /** Whether a namespace could have this name in any case. If not, no query is needed; PostgreSQL would refuse a NUL. */

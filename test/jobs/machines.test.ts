@@ -110,6 +110,12 @@ test('a machine joins with a token, and is authenticated by its own secret until
   expect(await machines.authenticateMachine(services(), id, secret)).toMatchObject({ name });
   expect(await machines.authenticateMachine(services(), id, token)).toBeUndefined();
   expect(await machines.authenticateMachine(services(), 'mch_x', secret)).toBeUndefined();
+  // Neither is a credential of the API.
+  for (const credential of [token, secret]) {
+    const client = app.client(`Bearer ${credential}`);
+    expect((await client.get('/auth/v1/whoami')).status).toBe(401);
+    expect((await client.graphql('{ machines { name } }')).errors).toHaveLength(1);
+  }
   expect(await machines.getMachine(services(), operator, name)).toMatchObject({
     status: 'online',
     namespace: null,

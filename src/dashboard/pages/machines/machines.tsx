@@ -1,12 +1,11 @@
 /** The machines of the server or of a namespace, and the tokens with which they joined. */
 import { Link } from '@tanstack/react-router';
 import { CircleCheck, CirclePause, CircleX, LoaderCircle } from 'lucide-react';
-import { Fragment, useState } from 'react';
+import { Fragment, type ReactNode, useState } from 'react';
 import { useFormMutation } from '../../graphql/act.ts';
 import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import { Button } from '../../ui/button.tsx';
 import { Confirm, FormDialog } from '../../ui/dialog.tsx';
-import { Empty } from '../../ui/empty.tsx';
 import { Checkbox, Field, Input } from '../../ui/field.tsx';
 import { formatBytes, formatCount, formatEnum } from '../../ui/format.ts';
 import { Load, useRetryingQuery } from '../../ui/load.tsx';
@@ -65,12 +64,13 @@ const HISTORY_REFRESH_MS = 30_000;
 export function Machines({
   namespace,
   mayChange,
-  onAdd,
+  empty,
 }: {
   /** The only namespace; null: all machines. */
   namespace: string | null;
   mayChange: boolean;
-  onAdd: () => void;
+  /** Shown in place of an empty list. */
+  empty: ReactNode;
 }) {
   const variables = { namespace };
   const asked = useRetryingQuery({ query: MachinesQuery, variables });
@@ -85,17 +85,7 @@ export function Machines({
       {(machines) => (
         <>
           {machines.length === 0 ? (
-            <Empty title="No machines yet">
-              <p>
-                A machine with Node.js joins with one command, and runs jobs. It only makes
-                connections to this server, so it can be behind a firewall.
-              </p>
-              {mayChange && (
-                <Button look="primary" onClick={onAdd}>
-                  Add a machine
-                </Button>
-              )}
-            </Empty>
+            empty
           ) : (
             <ul className="rows">
               {machines.map((machine) => {

@@ -12,7 +12,6 @@ export function MachinesSection({
   mayChange: boolean;
 }) {
   const [adding, setAdding] = useState(false);
-  const add = () => setAdding(true);
   return (
     <section aria-labelledby="machines">
       <div className="mb-3 flex flex-wrap items-start justify-between gap-3">
@@ -24,9 +23,13 @@ export function MachinesSection({
             They run the jobs of {namespace} alone, in addition to the machines of the server.
           </p>
         </div>
-        {mayChange && <Button onClick={add}>Add a machine</Button>}
+        {mayChange && <Button onClick={() => setAdding(true)}>Add a machine</Button>}
       </div>
-      <Machines namespace={namespace} mayChange={mayChange} onAdd={add} />
+      <Machines
+        namespace={namespace}
+        mayChange={mayChange}
+        empty={<p className="card px-4 py-3 text-sm text-dim">No machines</p>}
+      />
       {mayChange && <WorkerTokenList namespace={namespace} />}
       {adding && <AddMachine namespace={namespace} onClose={() => setAdding(false)} />}
     </section>
