@@ -22,6 +22,7 @@ import {
 } from '../../src/runners/machines/protocol.ts';
 import { LOCAL_MACHINE } from '../../src/runners/runner.ts';
 import { eventually } from './eventually.ts';
+import type { Loam } from './harness.ts';
 import { serveAgents } from './loopback-engine.ts';
 
 const WORKER = join(import.meta.dirname, '../../src/runners/worker/worker.ts');
@@ -82,6 +83,24 @@ export function startMachine(options: {
     end,
     [Symbol.asyncDispose]: async () => void (await end('SIGTERM')),
   };
+}
+
+/** A machine that has joined with a new token of the operator, and reports. */
+export async function joinMachine(
+  { admin, base }: Pick<Loam, 'admin' | 'base'>,
+  options: { dir: string; name: string; env?: Record<string, string> },
+): Promise<MachineProcess> {
+  const { createWorkerToken } = await admin.gql(
+    'mutation ($input: CreateWorkerTokenInput!) { createWorkerToken(input: $input) { token } }',
+    { input: { name: options.name } },
+  );
+  const machine = startMachine({ server: base, token: createWorkerToken.token, ...options });
+  const query = 'query ($name: String!) { machine(name: $name) { status } }';
+  await eventually(async () => {
+    const { data } = await admin.graphql(query, { name: options.name });
+    if (data?.machine?.status !== 'ONLINE') throw new Error(`not joined: ${machine.said}`);
+  });
+  return machine;
 }
 
 /** @param options.env for the program */

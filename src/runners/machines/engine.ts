@@ -214,6 +214,7 @@ export class MachinesEngine implements ClusterEngine, Placement {
     if (machine?.isRemoved) return ended(REMOVED);
     if (!machine?.reported || isSilent(machine)) return { kind: 'unknown' };
     const held = machine.reported.attempts.get(attempt);
+    if (held?.refused !== undefined) return { kind: 'refused', reason: held.refused };
     if (held?.lost !== undefined) return ended(held.lost);
     // The machine reports the attempt until nothing of it is left.
     if (!held && machine.moved.has(attempt)) return ended(DRAINED);

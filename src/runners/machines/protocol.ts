@@ -10,6 +10,7 @@
  * a lost request or answer does no harm. Attempts themselves speak the protocol of agents (`../agent/protocol.ts`).
  */
 import { z } from 'zod';
+import { MAX_REASON_LENGTH } from '../agent/protocol.ts';
 
 export const MACHINES_PATH = '/machines';
 /** Where the program for machines and the script that installs it are served. */
@@ -85,7 +86,9 @@ const heldAttempt = z.object({
   /** Indices of the GPUs that it has. */
   gpus: z.array(z.int().min(0).max(1023)).max(64).optional(),
   /** Nothing of the attempt runs any more, and it has no end of its own: why. */
-  lost: line(300).optional(),
+  lost: line(MAX_REASON_LENGTH).optional(),
+  /** The machine can never start it: a sentence for the user. */
+  refused: line(MAX_REASON_LENGTH).optional(),
 });
 
 export const machineReport = z.object({

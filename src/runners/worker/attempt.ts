@@ -5,7 +5,6 @@
  *   attempt.json  the credentials of the agent ({@link AttemptFile}); written first
  *   handle.json   the handle of the runner; written before the work may begin
  *   log           the log as the server gets it, and `cursor.json` up to where the runner's lines are in it
- *   failed.json   why the work can never start; written before it may begin
  *   exit          how the work ended
  *   lease         when the server last answered (`../supervisor/lease.ts`)
  */
@@ -89,7 +88,8 @@ export class MachineAttempt {
   readonly #done: Promise<void>;
   #handle: Handle | undefined;
   #progress: string | undefined;
-  #lost: string | undefined;
+  /** Why it does not run here, or not any more. */
+  #failure: { lost: string } | { refused: string } | undefined;
   #leaseWrittenAt = Number.NEGATIVE_INFINITY;
 
   /** @param token undefined: as stored by an earlier process */
@@ -124,7 +124,7 @@ export class MachineAttempt {
     return {
       id: this.id,
       ...(this.#progress !== undefined && { progress: this.#progress.slice(0, 300) }),
-      ...(this.#lost !== undefined && { lost: this.#lost.slice(0, 300) }),
+      ...this.#failure,
       ...(this.#handle?.gpus && { gpus: String(this.#handle.gpus).split(',').map(Number) }),
     };
   }
@@ -152,12 +152,15 @@ export class MachineAttempt {
       } catch (error) {
         if (signal.aborted) break;
         if (Date.now() - startedAt > PAUSES.stableMs) tries = 1;
+        const reason = (error as Error).message.slice(0, MAX_REASON_LENGTH);
+        if (error instanceof Unstartable) await this.#giveUp({ refused: reason });
+        if (signal.aborted) break;
         const isOver = error instanceof Refused || tries === MAX_TRIES;
         log[isOver ? 'warn' : 'info'](
           { err: error, attempt: this.id },
           'the attempt has failed here',
         );
-        if (isOver) await this.#giveUp((error as Error).message);
+        if (isOver) await this.#giveUp({ lost: reason });
         else await backoff.pause(signal);
       }
     }
@@ -168,18 +171,9 @@ export class MachineAttempt {
   async #supervise(signal: AbortSignal): Promise<void> {
     const { runner } = this.#deps;
     this.#handle ??= await readJsonFile<Handle>(this.#path('handle.json'));
-    const failed = await readJsonFile<{ reason: string }>(this.#path('failed.json'));
-    if (failed) return this.#reportFailure(failed.reason, signal);
     const state = this.#handle ? await runner.attach(this.#handle) : 'gone';
     if (state === 'prepared' || state === 'started') return this.#start(signal);
-    const spec = await this.#claim(signal);
-    try {
-      this.#handle = await this.#prepare(spec, signal);
-    } catch (error) {
-      if (!(error instanceof Unstartable)) throw error;
-      writeJsonAtomically(this.#path('failed.json'), { reason: error.message }, this.#dir);
-      return this.#reportFailure(error.message, signal);
-    }
+    this.#handle = await this.#prepare(await this.#claim(signal), signal);
     writeJsonAtomically(this.#path('handle.json'), this.#handle, this.#dir);
     this.#deps.onChanged();
     return this.#start(signal);
@@ -236,21 +230,6 @@ export class MachineAttempt {
     await ended;
   }
 
-  /** Reports work that can never start. */
-  async #reportFailure(reason: string, signal: AbortSignal): Promise<void> {
-    await this.#client.request('begin', { method: 'POST', signal });
-    const now = Date.now();
-    const exit: AttemptExit = {
-      exitCode: UNSTARTABLE_EXIT,
-      timedOut: false,
-      startedAt: now,
-      endedAt: now,
-      unstartable: true,
-      reason,
-    };
-    await this.#send(async () => exit, signal);
-  }
-
   async #start(signal: AbortSignal): Promise<void> {
     const { runner } = this.#deps;
     const handle = this.#handle as Handle;
@@ -295,7 +274,7 @@ export class MachineAttempt {
     });
     sender.setStarted({ pid: 0, startedAt: Date.now() });
     const followed = follow(following.signal).then((exit) => {
-      if (exit === null) return this.#giveUp('its process was lost');
+      if (exit === null) return this.#giveUp({ lost: 'its process was lost' });
       sender.setExit(exit);
       // The change also wakes the sender.
       writeJsonAtomically(this.#path('exit'), exit, this.#dir);
@@ -342,10 +321,10 @@ export class MachineAttempt {
   }
 
   /** Reports the attempt as lost until the server removes it. */
-  async #giveUp(reason: string): Promise<void> {
+  async #giveUp(failure: { lost: string } | { refused: string }): Promise<void> {
     // Before that nothing of it may run any more.
     if (this.#handle) await this.#removeFromRunner();
-    this.#lost = reason.slice(0, MAX_REASON_LENGTH);
+    this.#failure = failure;
     this.#deps.onChanged();
     const { signal } = this.#over;
     const { promise, resolve } = Promise.withResolvers<void>();
