@@ -87,7 +87,7 @@ export type Config = {
   admin: { username: string; token?: string };
   /** What jobs may request, and its prices. The only setting that changes while the process runs. */
   hardware: CurrentCatalogue;
-  /** How jobs run on the machines that Loam manages itself; `none`: only clusters run jobs. */
+  /** How jobs run on the server's own machine and engines; `none`: only clusters and joined machines run jobs. */
   runner: OwnMachines['runner'] | 'none';
   /** The clusters that run jobs; unset: this worker drives no cluster. */
   clusters?: ClusterConfig[];
@@ -241,8 +241,8 @@ export const VARIABLES = {
   ],
   LOAM_RUNNER: [
     'auto',
-    'how jobs run: docker, process, slurm, kubernetes, or auto (jobs with an image use docker if an engine is available, the others are processes)',
-    kinds.oneOf('auto', 'docker', 'process', 'slurm', 'kubernetes'),
+    'how jobs run: docker, process, slurm, kubernetes, none (only on joined machines), or auto (jobs with an image use docker if an engine is available, the others are processes)',
+    kinds.oneOf('auto', 'docker', 'process', 'slurm', 'kubernetes', 'none'),
   ],
   LOAM_CLUSTERS: [
     '',
@@ -352,7 +352,7 @@ export function readConfig(env: Env = process.env): Config {
   const token = values.LOAM_ADMIN_TOKEN;
   const database = values.DATABASE_URL;
   const docker = readDockerConfig(
-    ['process', 'slurm', 'kubernetes'].includes(values.LOAM_RUNNER)
+    ['process', 'slurm', 'kubernetes', 'none'].includes(values.LOAM_RUNNER)
       ? {}
       : readValues(env, DOCKER_VARIABLES),
   );

@@ -1,6 +1,7 @@
 /**
  * An attempt on a joined machine: runs it with the runner of the machine, and speaks the protocol of agents for it
- * (`../agent/protocol.ts`). The runner's shim outlives this program. What a restarted program needs is in the attempt's folder:
+ * (`../agent/protocol.ts`). The runner's shim outlives this program. What a restarted program needs is in the attempt's folder. The
+ * files are not synced, because a stop of the machine ends the work:
  *
  *   attempt.json  the credentials of the agent ({@link AttemptFile}); written first
  *   handle.json   the handle of the runner; written before the work may begin
@@ -115,8 +116,7 @@ export class MachineAttempt {
     if (token === undefined) return JSON.parse(readFileSync(path, 'utf8'));
     mkdirSync(this.#dir, { recursive: true, mode: 0o700 });
     const file: AttemptFile = { token, nonce: randomUUID(), leaseMs: LEASE_MS };
-    // Durable, because a second nonce would be refused after the claim.
-    writeJsonAtomically(path, file, this.#dir);
+    writeJsonAtomically(path, file);
     return file;
   }
 
@@ -174,7 +174,7 @@ export class MachineAttempt {
     const state = this.#handle ? await runner.attach(this.#handle) : 'gone';
     if (state === 'prepared' || state === 'started') return this.#start(signal);
     this.#handle = await this.#prepare(await this.#claim(signal), signal);
-    writeJsonAtomically(this.#path('handle.json'), this.#handle, this.#dir);
+    writeJsonAtomically(this.#path('handle.json'), this.#handle);
     this.#deps.onChanged();
     return this.#start(signal);
   }
@@ -185,7 +185,7 @@ export class MachineAttempt {
     const spec = (await response.json()) as AgentSpec;
     const { leaseMs } = spec;
     this.#client.leaseMs = leaseMs;
-    writeJsonAtomically(this.#path('attempt.json'), { ...this.#file, leaseMs }, this.#dir);
+    writeJsonAtomically(this.#path('attempt.json'), { ...this.#file, leaseMs });
     return spec;
   }
 
@@ -277,7 +277,7 @@ export class MachineAttempt {
       if (exit === null) return this.#giveUp({ lost: 'its process was lost' });
       sender.setExit(exit);
       // The change also wakes the sender.
-      writeJsonAtomically(this.#path('exit'), exit, this.#dir);
+      writeJsonAtomically(this.#path('exit'), exit);
     });
     try {
       const sent = sender.run(signal);
