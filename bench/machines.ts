@@ -23,6 +23,9 @@ const JOBS = Number(process.argv[3] ?? 1_000);
 const WARM_UP = 60;
 const REST_MS = 250;
 const MACHINES = 32;
+const IDLE_MACHINES = 500;
+/** Each machine has reported some times by then. */
+const SETTLE_MS = 60_000;
 /** Jobs that are created and have not ended. */
 const IN_FLIGHT = 64;
 
@@ -70,18 +73,11 @@ async function compareStart(): Promise<void> {
 async function compareClaims(): Promise<void> {
   // Each machine has a request open, and each attempt some more.
   setGlobalDispatcher(new Agent({ connections: 16 * IN_FLIGHT }));
-  const { child, base } = remote.server;
-  const pid = child.pid ?? 0;
-  const token = await createToken();
-  const before = await residentOf(pid);
+  const { base } = remote.server;
+  const token = await createToken(remote);
   const stopping = new AbortController();
   const machines = await Promise.all(
     Array.from({ length: MACHINES }, (_, i) => simulate(base, token, `m${i}`, stopping.signal)),
-  );
-  await delay(30_000);
-  const perMachine = (await residentOf(pid)) - before;
-  console.log(
-    `${MACHINES} idle machines: ${(perMachine / MACHINES / 1_000).toFixed(0)} kB of the server for each`,
   );
   // Both warm up, and then take turns.
   const costs = { joined: [] as number[], own: [] as number[] };
@@ -102,8 +98,33 @@ async function compareClaims(): Promise<void> {
   await Promise.allSettled(machines);
 }
 
-async function createToken(): Promise<string> {
-  const { createWorkerToken } = (await remote.graphql(
+/** On a server of its own that has done nothing else. Many machines, because its memory varies by megabytes. */
+async function tellMemory(): Promise<void> {
+  await using bench = await openBench({ LOAM_RUNNER: 'none' });
+  const { child, base } = bench.server;
+  const token = await createToken(bench);
+  const stopping = new AbortController();
+  const join = (from: number, to: number) =>
+    Promise.all(
+      Array.from({ length: to - from }, (_, i) =>
+        simulate(base, token, `m${from + i}`, stopping.signal),
+      ),
+    );
+  // The code of the requests is loaded and compiled by the first ones.
+  await join(0, MACHINES);
+  await delay(SETTLE_MS);
+  const before = await residentOf(child.pid ?? 0);
+  await join(MACHINES, MACHINES + IDLE_MACHINES);
+  await delay(SETTLE_MS);
+  const taken = (await residentOf(child.pid ?? 0)) - before;
+  stopping.abort();
+  console.log(
+    `${IDLE_MACHINES} idle machines: ${(taken / IDLE_MACHINES / 1_000).toFixed(0)} kB of the server for each`,
+  );
+}
+
+async function createToken({ graphql }: Bench): Promise<string> {
+  const { createWorkerToken } = (await graphql(
     'mutation { createWorkerToken(input: {name: "bench"}) { token } }',
   )) as { createWorkerToken: { token: string } };
   return createWorkerToken.token;
@@ -231,3 +252,4 @@ async function simulate(base: string, token: string, name: string, signal: Abort
 
 await compareStart();
 await compareClaims();
+await tellMemory();

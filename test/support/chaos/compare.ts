@@ -55,9 +55,12 @@ function compareJob(
   if (isGivenUp && status === 'failed' && end?.exit_code === null) return;
   if (status !== kind.end.status || end?.status !== status)
     lost.push(`the end of ${name}: ${JSON.stringify(end)}, ${status}`);
-  // A job that was cancelled while its shim was dead has no exit code.
-  else if (whole.length > 0 && end?.exit_code !== kind.end.exit_code)
-    lost.push(`the exit code of ${name}: ${end?.exit_code}`);
+  // A job that was cancelled while its shim was dead has no exit code, and its attempt is lost.
+  // If the shim of the container was killed while the job was cancelled, the exit code is that of the engine, which makes one up
+  // (137) when it was killed too.
+  const mayBeMadeUp = whole.some(({ id }) => kind.cancelled && hit.containerShim.includes(id));
+  if (whole.length > 0 && end?.exit_code !== kind.end.exit_code && !mayBeMadeUp)
+    lost.push(`the exit code of ${name}: ${end?.exit_code}, attempts ${JSON.stringify(attempts)}`);
   if (whole.length > kind.attempts) doubled.push(`attempts of ${name}: ${whole.length}`);
   for (const { id, number, outcome, started } of attempts) {
     // An attempt that had not started when its job was cancelled because of a message of an earlier attempt.
