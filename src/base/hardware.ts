@@ -101,6 +101,11 @@ export function gpuNames({ gpus }: Catalogue): string[] {
   return [...gpus.map(({ name }) => name), NO_GPU];
 }
 
+/** Undefined for `NO_GPU`, and for a model that the catalogue does not have. */
+export function findGpu({ gpus }: Catalogue, name: string): GpuModel | undefined {
+  return gpus.find((model) => model.name === name);
+}
+
 /** The numbers of GPUs that a request may have with some model. */
 export function gpuCounts({ gpus }: Catalogue): number[] {
   return [...new Set([1, ...gpus.flatMap((model) => model.counts)])].sort((a, b) => a - b);
@@ -174,6 +179,34 @@ export function findModel({ gpus }: Catalogue, driverName: string): GpuModel | u
   return gpus.find(({ match }) => match.some((pattern) => words.includes(toWords(pattern))));
 }
 
+/** What the tool of a vendor says about a GPU. `profile`: of an instance of a divided GPU, such as `1g.10gb`. */
+type DrivenGpu = { name: string; profile?: string | null; memoryGb?: number | null };
+
+/** Words of names that do not tell models apart. */
+const BRANDS = /\b(?:NVIDIA|GeForce|Tesla|Quadro|AMD|Radeon|Instinct|Graphics)\b/gi;
+
+/**
+ * The model of a GPU: that of the catalogue, or a name made from that of the driver. `NVIDIA GeForce RTX 4090` is `RTX-4090`. An
+ * instance is named after its GPU and its profile, and the catalogue has it only under this name.
+ */
+export function modelOf(catalogue: Catalogue, { name, profile }: DrivenGpu): string {
+  const words = name.replaceAll(BRANDS, ' ').match(/[A-Za-z0-9.]*[A-Za-z0-9]/g) ?? [];
+  const own =
+    words
+      .join('-')
+      .slice(0, 64)
+      .replace(/[-.]+$/, '') || 'GPU';
+  const whole = findModel(catalogue, name)?.name ?? own;
+  return profile ? `${whole}/${profile}` : whole;
+}
+
+/** The entry of `LOAM_HARDWARE` that lists a GPU, to which the operator adds the price. */
+export function describeEntry(model: string, { name, profile, memoryGb }: DrivenGpu): string {
+  const memory = memoryGb ? `, memory_gb: ${memoryGb}` : '';
+  const match = profile ? '' : `, match: [${JSON.stringify(name)}]`;
+  return `- { name: ${model}${memory}, price_per_hour: "0.00"${match} }`;
+}
+
 /** Words between spaces, such as ` nvidia a100 sxm4 80gb `. */
 function toWords(text: string): string {
   return ` ${text
@@ -219,8 +252,7 @@ export function checkHardware(hardware: Hardware, catalogue: Catalogue): void {
   const { gpu, gpuCount, cpu, memoryGb, diskGb, region } = hardware;
   const { cpus, regions, memoryGbPerCpu } = catalogue;
   oneOf('gpu', gpu, gpuNames(catalogue));
-  const model = catalogue.gpus.find(({ name }) => name === gpu);
-  oneOf('gpuCount', gpuCount, model?.counts ?? gpuCounts(catalogue));
+  oneOf('gpuCount', gpuCount, findGpu(catalogue, gpu)?.counts ?? gpuCounts(catalogue));
   if (isRange(cpus)) within('cpu', cpu, cpus);
   else oneOf('cpu', cpu, cpus);
   oneOf('region', region, regions);
@@ -260,10 +292,10 @@ export function diskLimits(diskGb: number): { maxBytes: number; maxFiles: number
 /** A price of the catalogue now, which a job keeps. A model that the catalogue does not have is free. */
 export function costPerHour(
   { gpu, gpuCount, cpu, memoryGb, diskGb }: Hardware,
-  { gpus, prices }: Catalogue,
+  catalogue: Catalogue,
 ): Decimal {
-  const model = gpus.find(({ name }) => name === gpu);
-  return new Decimal(model?.pricePerHour ?? 0)
+  const { prices } = catalogue;
+  return new Decimal(findGpu(catalogue, gpu)?.pricePerHour ?? 0)
     .times(gpuCount)
     .plus(new Decimal(prices.cpu).times(cpu))
     .plus(new Decimal(prices.memoryGb).times(memoryGb))

@@ -310,9 +310,15 @@ test('GraphQL shows which job uses each GPU, and the command with which a machin
   const { machine } = await app.admin.gql(
     `query ($name: String!) { machine(name: $name) {
        name status namespace hostname os version cpus slots refusesImages notes
-       gpus { index name job { namespace name } } jobs { name } history { at cpuPercent gpuPercent jobs } } }`,
+       gpus { index name model missingEntry job { namespace name } } jobs { name } history { at cpuPercent gpuPercent jobs } } }`,
     { name },
   );
+  const gpu = {
+    name: 'NVIDIA GeForce RTX 4090',
+    model: 'RTX-4090',
+    missingEntry:
+      '- { name: RTX-4090, memory_gb: 24, price_per_hour: "0.00", match: ["NVIDIA GeForce RTX 4090"] }',
+  };
   expect(machine).toEqual({
     name,
     status: 'ONLINE',
@@ -325,8 +331,8 @@ test('GraphQL shows which job uses each GPU, and the command with which a machin
     refusesImages: false,
     notes: [],
     gpus: [
-      { index: 0, name: 'NVIDIA GeForce RTX 4090', job: null },
-      { index: 1, name: 'NVIDIA GeForce RTX 4090', job: { namespace: 'lead', name: job } },
+      { index: 0, ...gpu, job: null },
+      { index: 1, ...gpu, job: { namespace: 'lead', name: job } },
     ],
     jobs: [{ name: job }],
     history: [{ at: '1970-01-01T00:00:00.000Z', cpuPercent: 50, gpuPercent: null, jobs: 1 }],

@@ -32,7 +32,7 @@ const SHOW = graphql(`
     machine(name: $name) {
       name status namespace regions labels { key value } hostname os version nodeVersion cpus memoryBytes slots
       refusesImages refusesJobsWithoutImage notes joinedAt lastSeenAt drainSince drainDeadline
-      gpus { index name memoryBytes job { namespace name } } jobs { namespace name startedAt cpus memoryBytes }
+      gpus { index name memoryBytes model missingEntry job { namespace name } } jobs { namespace name startedAt cpus memoryBytes }
       history { at cpuPercent memoryBytes gpuPercent jobs }
     }
   }

@@ -1,9 +1,10 @@
 /** GraphQL types of the machines that joined, and of worker tokens. */
+import { describeEntry, findGpu, modelOf } from '../../base/hardware.ts';
 import { builder, deletionPayload, INPUT } from '../../platform/schema/builder.ts';
 import type { MachineFacts, MachineSample } from '../../runners/machines/protocol.ts';
 import * as machines from '../machines/machines.ts';
 import * as tokens from '../machines/tokens.ts';
-import { Region } from './enums.ts';
+import { Gpu, Region } from './enums.ts';
 import { JobLabel, JobLabelInput } from './filters.ts';
 
 const MachineStatus = builder.enumType('MachineStatus', {
@@ -36,12 +37,33 @@ const MachineJob = builder.objectRef<machines.MachineJob>('MachineJob').implemen
 
 type MachineGpuState = MachineFacts['gpus'][number] & { job: machines.MachineJob | null };
 
+const toDrivenGpu = ({ memoryBytes, ...gpu }: MachineGpuState) => ({
+  ...gpu,
+  memoryGb: Math.round(memoryBytes / 2 ** 30),
+});
+
 const MachineGpu = builder.objectRef<MachineGpuState>('MachineGpu').implement({
   description: 'A GPU of a machine.',
   fields: (t) => ({
     index: t.exposeInt('index', { description: 'Its number on the machine, from 0.' }),
     name: t.exposeString('name', { description: 'Its name, as the driver prints it.' }),
     memoryBytes: t.expose('memoryBytes', { type: 'SafeInt', description: 'Its memory.' }),
+    model: t.field({
+      type: Gpu,
+      description:
+        'The model that jobs request: that of the catalogue of hardware, or one named after the GPU.',
+      resolve: (gpu, _args, { services }) => modelOf(services.config.hardware.current, gpu),
+    }),
+    missingEntry: t.string({
+      nullable: true,
+      description:
+        'The entry for `gpus` in the file `LOAM_HARDWARE`, to which the operator adds a price; null if the catalogue has the model.',
+      resolve(gpu, _args, { services }) {
+        const { current } = services.config.hardware;
+        const model = modelOf(current, gpu);
+        return findGpu(current, model) ? null : describeEntry(model, toDrivenGpu(gpu));
+      },
+    }),
     job: t.expose('job', {
       type: MachineJob,
       nullable: true,

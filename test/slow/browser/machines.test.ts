@@ -136,10 +136,15 @@ test('an operator adds, drains, resumes and removes machines', async () => {
   ]);
   await page.reload();
   await page
-    .getByText('2 × NVIDIA GeForce RTX 4090 (24.0 GiB each): 1 free, 1: ada/train')
+    .getByText('2 × RTX-4090 (NVIDIA GeForce RTX 4090, 24.0 GiB each): 1 free, 1: ada/train')
     .waitFor();
   await page.getByRole('img', { name: /^GPUs: \d+%, peak 92%$/ }).waitFor();
   await page.getByText('Docker does not answer').waitFor();
+  await page.getByText('The catalogue of hardware lacks 1 model').first().click();
+  const entries = page.getByRole('region', { name: 'Entries of the catalogue' });
+  expect(await entries.innerText()).toMatch(
+    /^- \{ name: RTX-4090, memory_gb: 24, price_per_hour: "0.00"/,
+  );
   await takePicture(page, 'machines');
   await expectUsableEverywhere(page);
 

@@ -5,6 +5,7 @@ import { Fragment, type ReactNode, useState } from 'react';
 import { useFormMutation } from '../../graphql/act.ts';
 import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import { Button } from '../../ui/button.tsx';
+import { CopyableText } from '../../ui/copy.tsx';
 import { Confirm, FormDialog } from '../../ui/dialog.tsx';
 import { Checkbox, Field, Input } from '../../ui/field.tsx';
 import { formatBytes, formatCount, formatEnum } from '../../ui/format.ts';
@@ -18,7 +19,7 @@ const MachinesQuery = graphql(`
     machines(namespace: $namespace) {
       id name status namespace regions labels { key value } hostname os version cpus memoryBytes slots
       refusesImages refusesJobsWithoutImage notes lastSeenAt drainSince drainDeadline
-      gpus { index name memoryBytes job { namespace name } }
+      gpus { index name memoryBytes model missingEntry job { namespace name } }
       jobs { namespace name }
     }
   }
@@ -93,7 +94,7 @@ export function Machines({
                 return (
                   <li key={machine.id} className="space-y-2">
                     <div className="flex flex-wrap items-start gap-x-4 gap-y-2">
-                      <MachineFacts machine={machine} />
+                      <MachineFacts machine={machine} isOperator={namespace === null} />
                       {mayChange && (
                         <div className="flex gap-2">
                           {machine.drainSince ? (
@@ -146,10 +147,11 @@ const STATUS_LOOKS = {
   DRAINED: { icon: CirclePause, className: 'bg-hover text-dim' },
 } as const;
 
-function MachineFacts({ machine }: { machine: Machine }) {
+function MachineFacts({ machine, isOperator }: { machine: Machine; isOperator: boolean }) {
   const { name, status, namespace, regions, labels, jobs, gpus, notes } = machine;
   const { icon: Icon, className } = STATUS_LOOKS[status];
-  const models = [...new Set(gpus.map((gpu) => gpu.name))];
+  const models = [...new Set(gpus.map(({ model }) => model))];
+  const missing = [...new Set(gpus.flatMap(({ missingEntry }) => missingEntry ?? []))];
   const refused = [
     ...(machine.refusesImages ? ['jobs with an image'] : []),
     ...(machine.refusesJobsWithoutImage ? ['jobs without an image'] : []),
@@ -187,12 +189,12 @@ function MachineFacts({ machine }: { machine: Machine }) {
         <JobLinks jobs={jobs} />
       </p>
       {models.map((model) => {
-        const own = gpus.filter((gpu) => gpu.name === model);
+        const own = gpus.filter((gpu) => gpu.model === model);
         const used = own.filter(({ job }) => job !== null);
         return (
           <p key={model} className="break-words">
-            {own.length} × {model} ({formatBytes(own[0]?.memoryBytes ?? 0)} each):{' '}
-            {own.length - used.length} free
+            {own.length} × {model.replaceAll('_', ' ')} ({own[0]?.name},{' '}
+            {formatBytes(own[0]?.memoryBytes ?? 0)} each): {own.length - used.length} free
             {used.map(({ index, job }) => (
               <Fragment key={index}>
                 , {index}: {job && <JobLinks jobs={[job]} />}
@@ -201,6 +203,18 @@ function MachineFacts({ machine }: { machine: Machine }) {
           </p>
         );
       })}
+      {isOperator && missing.length > 0 && (
+        <details>
+          <summary className="text-warn">
+            The catalogue of hardware lacks {formatCount(missing.length, 'model')}: jobs with these
+            GPUs cost nothing for them
+          </summary>
+          <p className="mt-1 mb-2 text-dim">
+            To set a price, add to <code>gpus</code> in the file <code>LOAM_HARDWARE</code>:
+          </p>
+          <CopyableText text={missing.join('\n')} label="Entries of the catalogue" />
+        </details>
+      )}
       {refused.length > 0 && <p className="text-warn">Refuses {refused.join(' and ')}.</p>}
       {notes.map((text) => (
         <p key={text} className="break-words text-warn">
