@@ -1,8 +1,11 @@
+-- Version 1
+--
 -- Functions and triggers: SQL that keeps a fact true whoever changes the rows. Above each stands what it keeps true and
 -- who relies on it.
 --
--- A server that starts applies this file again when it has changed (`src/platform/database/migrate.ts`), after the migrations. So
--- each statement must also work if its object exists. What is removed from the file, and a function whose parameters or result
+-- A server that starts applies this file after the migrations if its version is not below that of the database
+-- (`src/platform/database/migrate.ts`). So each change raises the version, each statement must also work if its object exists, and
+-- servers of the previous release must work with it. What is removed from the file, and a function whose parameters or result
 -- change, needs a DROP ... IF EXISTS here.
 --
 -- Trigger functions are in PL/pgSQL, which prepares a plan once for each connection; a function in SQL, and the WHEN condition of

@@ -1,7 +1,7 @@
 /**
  * Remote calls: functions on a repository that run on the server that owns the repository, which may be this server. Input
  * and result are sent as data by `v8.serialize`, which supports dates, maps and bytes; so all servers must run the same
- * version of Node, which the lockfile pins.
+ * major version of Node. During an upgrade, servers of the previous release call this one and are called by it.
  *
  * A call without a response is repeated on the current owner of the repository, so the functions must be idempotent.
  */

@@ -22,7 +22,7 @@ export type Member = {
   id: string;
   /** Base URL without a trailing slash. */
   baseUrl: string;
-  /** Aborts when the process is considered dead or has another address. */
+  /** Aborts when the process is considered dead or has another address, and after it has left and ended its requests. */
   goneSignal: AbortSignal;
 };
 
@@ -62,6 +62,8 @@ type Options = {
 export const HEARTBEAT_MS = 1_000;
 /** Three heartbeats, so that one late heartbeat does not count as a failure. */
 export const DEAD_AFTER_S = 3;
+/** A process that leaves ends its requests within ten seconds (`drain`). */
+const LEAVING_MS = 15_000;
 
 /** Inserts the row again if it is missing: `removeDeadServers` removes rows after a week without heartbeats. */
 const HEARTBEAT = `
@@ -70,10 +72,10 @@ const HEARTBEAT = `
     values ($1, $2, $3, $4, $5, clock_timestamp())
     on conflict (id) do update set url = excluded.url, heartbeat_at = excluded.heartbeat_at
   )
-  select id, url, role from servers
-  where url is not null and id <> $1
-    and heartbeat_at > clock_timestamp() - make_interval(secs => ${DEAD_AFTER_S})
-  order by id`;
+  select id, url, role, heartbeat_at > clock_timestamp() - make_interval(secs => ${DEAD_AFTER_S}) as alive
+  from servers where url is not null and id <> $1`;
+
+type Row = { id: string; url: string; role: Role; alive: boolean };
 
 const LEAVE = `with gone as (delete from servers where id = $1) select pg_notify('loam', 'servers')`;
 
@@ -93,15 +95,24 @@ export async function openMembers(options: Options): Promise<Members> {
   async function sendHeartbeat(): Promise<void> {
     const { repositories, storage } = shared;
     const row = [id, own?.baseUrl ?? null, role, repositories, storage];
-    const rows = await session.query<{ id: string; url: string; role: Role }>(HEARTBEAT, row);
+    const rows = await session.query<Row>(HEARTBEAT, row);
     const before = others;
-    others = rows.map(
-      (row) =>
-        before.find(({ id, baseUrl }) => id === row.id && baseUrl === row.url) ?? createMember(row),
-    );
+    others = rows
+      .filter(({ alive }) => alive)
+      .map(
+        (row) =>
+          before.find(
+            ({ id, baseUrl, role }) => id === row.id && baseUrl === row.url && role === row.role,
+          ) ?? createMember(row),
+      );
     const departed = before.filter((member) => !others.includes(member));
     if (departed.length === 0 && others.length === before.length) return;
-    for (const { gone } of departed) gone.abort();
+    for (const { id, gone } of departed) {
+      // A process that leaves removes its row.
+      const hasLeft = !rows.some((row) => row.id === id);
+      if (hasLeft) setTimeout(() => gone.abort(), LEAVING_MS).unref();
+      else gone.abort();
+    }
     publish();
     log.info({ servers: serving.length }, 'the set of servers has changed');
   }

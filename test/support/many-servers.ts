@@ -11,8 +11,10 @@ import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { mkdir, mkdtemp, readdir, rm } from 'node:fs/promises';
+import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
 import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
 import type { S3Config } from '../../src/base/config/s3.ts';
@@ -42,8 +44,8 @@ export type OneServer = {
   /** The folder of its temporary files. */
   tmpDir: string;
   readonly pid: number | undefined;
-  /** Resolves when the server reports that it is ready. */
-  start(): Promise<void>;
+  /** Resolves when the server reports that it is ready. `root`: the folder of other sources, from now on. */
+  start(root?: string): Promise<void>;
   /** Sends SIGKILL, in whatever state the server is. */
   kill(): Promise<void>;
   /** Sends SIGTERM, as an operator does. */
@@ -63,6 +65,10 @@ export type Servers = AsyncDisposable &
     of(name: string): OneServer;
     /** A client that connects to this server directly, with the same credentials. */
     at(server: OneServer, client?: Client): Client;
+    /** As an operator takes a server out of the proxy and puts it back (docs/operations.md). */
+    setProxyState(server: OneServer, state: 'drain' | 'ready'): Promise<void>;
+    /** The messages of the proxy: which servers it takes for available, and why not. */
+    proxySaid(): string;
     /** Resolves when it is dead; it restarts by itself. */
     killDatabase(): Promise<void>;
     /** The folder that contains all files of the servers. */
@@ -76,11 +82,14 @@ export type ServersOptions = Partial<Record<Role, number>> & {
   env?: Record<string, string>;
   /** Additional variables of the servers with these names. */
   envOf?: Record<string, Record<string, string>>;
+  /** The folder of the servers' sources, which then migrate the database; unset: this checkout. */
+  root?: string;
 };
 
 export async function startServers({
   env,
   envOf = {},
+  root: sources,
   ...counts
 }: ServersOptions): Promise<Servers> {
   await using cleanup = new AsyncDisposableStack();
@@ -89,7 +98,7 @@ export async function startServers({
   // Not the database server that the other tests share: five servers may use all of its connections.
   const postgres = await startPostgres(join(root, 'database'));
   cleanup.defer(() => postgres.stop());
-  await migrate(postgres.target);
+  if (!sources) await migrate(postgres.target);
   // Restarts it when it is killed.
   postgres.takeOwnership(createLog('silent'));
   const { host, user } = postgres.target;
@@ -143,8 +152,8 @@ export async function startServers({
     await Promise.all(servers.map((server) => server.stop()));
   });
   // All at once, on an empty database.
-  await Promise.all(servers.map((server) => server.start()));
-  cleanup.use(await startProxy(root, proxyPort as number, serving));
+  await Promise.all(servers.map((server) => server.start(sources)));
+  const proxy = cleanup.use(await startProxy(root, proxyPort as number, serving));
 
   const callers = clientsOf(base, token);
   await eventually(async () => {
@@ -164,6 +173,8 @@ export async function startServers({
       return found;
     },
     at: (server, client = callers.admin) => new Client(server.base, client.authorization),
+    setProxyState: ({ name }, state) => askProxy(root, `set server loam/${name} state ${state}`),
+    proxySaid: () => proxy.said(),
     killDatabase: () => killPostmaster(join(root, 'database')),
     root,
     repositoriesDir,
@@ -181,6 +192,7 @@ function oneServer(
   let child: ServerProcess['child'] | undefined;
   let running: Promise<ServerProcess> | undefined;
   let said = '';
+  let sources: string | undefined;
   const end = async (signal: NodeJS.Signals) => {
     const ended = child;
     child = undefined;
@@ -202,7 +214,8 @@ function oneServer(
     get pid() {
       return child?.pid;
     },
-    async start() {
+    async start(root) {
+      sources = root ?? sources;
       await mkdir(tmpDir, { recursive: true });
       running = startServer(
         {
@@ -213,6 +226,7 @@ function oneServer(
           TMPDIR: tmpDir,
         },
         {
+          ...(sources && { root: sources }),
           spawned(process) {
             child = process;
             for (const stream of [process.stdout, process.stderr])
@@ -258,11 +272,12 @@ async function startProxy(
   root: string,
   port: number,
   servers: readonly OneServer[],
-): Promise<AsyncDisposable> {
+): Promise<AsyncDisposable & { said(): string }> {
   const [, documented = ''] = /## Several servers.*?```haproxy\n(.*?)```/s.exec(PAGE) ?? [];
   const lines = servers.map(({ name, base }) => `  server ${name} ${new URL(base).host}\n`);
   const config = documented
     .replace(/bind .*/, `bind 127.0.0.1:${port}`)
+    .replace(/stats socket \S+/, `stats socket ${proxySocket(root)}`)
     .replace(/( {2}server .*\n)+$/, lines.join(''));
   const file = join(root, 'haproxy.cfg');
   writeFileSync(file, config);
@@ -283,7 +298,17 @@ async function startProxy(
     await stop();
     throw new Error(`HAProxy does not listen:\n${said}\n${config}`);
   }
-  return { [Symbol.asyncDispose]: stop };
+  return { said: () => said, [Symbol.asyncDispose]: stop };
+}
+
+const proxySocket = (root: string) => join(root, 'haproxy.sock');
+
+/** @throws Error with the answer of HAProxy, which is empty for a valid command */
+async function askProxy(root: string, command: string): Promise<void> {
+  const socket = connect(proxySocket(root));
+  socket.end(`${command}\n`);
+  const answer = (await text(socket)).trim();
+  if (answer) throw new Error(`HAProxy answers "${command}" with: ${answer}`);
 }
 
 async function listening(port: number): Promise<void> {

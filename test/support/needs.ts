@@ -7,6 +7,7 @@ import { existsSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
 import type { TestContext } from 'vitest';
+import { PREVIOUS_RELEASE } from './previous-release.ts';
 
 type Requirement = {
   /** Succeeds if the requirement is met. */
@@ -112,6 +113,10 @@ const REQUIREMENTS = {
     remedy: install('python3-paramiko'),
   },
   perl: { probe: ['perl', '-MSocket', '-e', '1'], remedy: install('perl') },
+  'previous-release': {
+    probe: ['git', '-C', import.meta.dirname, 'cat-file', '-e', `${PREVIOUS_RELEASE}^{commit}`],
+    remedy: 'git fetch --unshallow',
+  },
   'privileged-ports': {
     probe: ['sh', '-c', 'test "$(cat /proc/sys/net/ipv4/ip_unprivileged_port_start)" -gt 80'],
     remedy: 'run where only root may listen on port 80',

@@ -1,8 +1,13 @@
 /**
  * Applies `prisma/migrations` and `prisma/functions.sql` at startup with `pg` alone, and keeps Prisma's own record of migrations
  * (the same table, columns and checksums).
+ *
+ * Servers of two consecutive releases may use one database at the same time, so that an upgrade stops nothing. The newer one
+ * migrates while the older one answers requests. Afterwards the older one may start again: it accepts the migrations of the next
+ * release, which add and remove nothing that it uses, and leaves the newer functions as they are.
  */
 import { createHash, randomUUID } from 'node:crypto';
+import { readFileSync } from 'node:fs';
 import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import pg from 'pg';
@@ -10,9 +15,24 @@ import { MIGRATION_LOCK } from '../../base/advisory-locks.ts';
 import { ConfigError } from '../../base/config/config.ts';
 import type { DatabaseTarget } from './embedded.ts';
 
-const FOLDER = join(import.meta.dirname, '../../../prisma/migrations');
+const ROOT = join(import.meta.dirname, '../../..');
+const FOLDER = join(ROOT, 'prisma/migrations');
 /** Functions and triggers. Each statement also works if its object exists. */
-const FUNCTIONS = join(import.meta.dirname, '../../../prisma/functions.sql');
+const FUNCTIONS = join(ROOT, 'prisma/functions.sql');
+
+/** The second number of the version, which counts the releases. */
+export const RELEASE = Number(
+  JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')).version.split('.')[1],
+);
+/** The release of databases that do not name theirs. */
+const FIRST_RELEASE = 1;
+
+/**
+ * How long a statement waits for a lock; then the start is tried again (`startup-retry.ts`). Meanwhile it blocks the requests of
+ * other servers, and may wait for one of them that waits for it. Less than the second after which PostgreSQL looks for deadlocks,
+ * so that no request is the victim.
+ */
+const LOCK_TIMEOUT_MS = 300;
 
 type Applied = {
   migration_name: string;
@@ -23,9 +43,10 @@ type Applied = {
 
 /**
  * Migrates the database to the schema of this version. A migration and its record are one transaction. The functions are applied
- * again when their file has changed.
+ * when they are newer than those of the database.
  * @returns the names of the applied migrations
- * @throws ConfigError if a migration was edited after it was applied, has failed before, or is unknown to this version
+ * @throws ConfigError if the database is more than one release ahead or behind; if a migration was edited after it was applied,
+ *   has failed before, or is unknown to this version and not later than its own
  */
 export async function migrate(target: DatabaseTarget): Promise<string[]> {
   const client = new pg.Client(target);
@@ -39,13 +60,47 @@ export async function migrate(target: DatabaseTarget): Promise<string[]> {
       'select * from _prisma_migrations order by started_at',
     );
     const migrations = await readMigrations();
+    if (rows.length > 0) await requireNeighbour(client);
     const pending = planMigrations(migrations, rows);
     for (const migration of pending) await apply(client, migration);
     await applyFunctions(client);
+    await writeSetting(client, 'release', String(Math.max(RELEASE, await readRelease(client))));
     return pending.map((m) => m.name);
   } finally {
     await client.end();
   }
+}
+
+async function readSetting(client: pg.Client, name: string): Promise<string | undefined> {
+  const { rows } = await client.query<{ value: Buffer }>(
+    'select value from settings where name = $1',
+    [name],
+  );
+  return rows[0]?.value.toString();
+}
+
+async function writeSetting(client: pg.Client, name: string, value: string): Promise<void> {
+  await client.query(
+    `insert into settings (name, value) values ($1, $2)
+     on conflict (name) do update set value = excluded.value`,
+    [name, Buffer.from(value)],
+  );
+}
+
+async function readRelease(client: pg.Client): Promise<number> {
+  return Number((await readSetting(client, 'release')) ?? FIRST_RELEASE);
+}
+
+async function requireNeighbour(client: pg.Client): Promise<void> {
+  const release = await readRelease(client);
+  if (release < RELEASE - 1)
+    throw new ConfigError(
+      `The database is of release ${release}, and this is release ${RELEASE} of Loam: start each release between them once, in order.`,
+    );
+  if (release > RELEASE + 1)
+    throw new ConfigError(
+      `The database is of release ${release}, and this is release ${RELEASE} of Loam: start release ${release} or ${release - 1}.`,
+    );
 }
 
 type Migration = { name: string; sql: string; checksum: string };
@@ -62,21 +117,24 @@ export async function readMigrations(): Promise<Migration[]> {
 }
 
 function planMigrations(migrations: Migration[], applied: Applied[]): Migration[] {
+  const first = migrations[0]?.name ?? '';
+  const last = migrations.at(-1)?.name ?? '';
   const known = new Map(migrations.map((m) => [m.name, m]));
   const done = new Set<string>();
   for (const row of applied) {
     if (row.rolled_back_at) continue;
     const name = row.migration_name;
     const migration = known.get(name);
-    if (!migration)
-      throw new ConfigError(
-        name < (migrations[0]?.name ?? '')
-          ? `The database was made by a version of Loam before the first release, which cannot be upgraded (it has the migration ${name}). Use an empty database.`
-          : `The database has the migration ${name}, which this version of Loam does not know. Start the newer version.`,
-      );
     if (!row.finished_at)
       throw new ConfigError(
         `The migration ${name} failed earlier. Repair the database, then run prisma migrate resolve.`,
+      );
+    if (!migration && name > last) continue;
+    if (!migration)
+      throw new ConfigError(
+        name < first
+          ? `The database was made by a version of Loam before the first release, which cannot be upgraded (it has the migration ${name}). Use an empty database.`
+          : `The database has the migration ${name}, which this version of Loam does not know. Start the version that has it.`,
       );
     if (row.checksum !== migration.checksum)
       throw new ConfigError(
@@ -87,25 +145,26 @@ function planMigrations(migrations: Migration[], applied: Applied[]): Migration[
   return migrations.filter((m) => !done.has(m.name));
 }
 
-/** @returns the SQL, and its SHA-256 */
-export async function readFunctions(): Promise<{ sql: string; checksum: Buffer }> {
+/**
+ * @returns the SQL, its SHA-256, and its version, which its first line names. The version orders the functions of releases: a
+ *   server that was not upgraded yet must not put its own back
+ */
+export async function readFunctions(): Promise<{ sql: string; checksum: string; version: number }> {
   const sql = await readFile(FUNCTIONS, 'utf8');
-  return { sql, checksum: createHash('sha256').update(sql).digest() };
+  const version = Number(/^-- Version (\d+)\n/.exec(sql)?.[1]);
+  return { sql, checksum: createHash('sha256').update(sql).digest('hex'), version };
 }
 
 async function applyFunctions(client: pg.Client): Promise<void> {
-  const { sql, checksum } = await readFunctions();
-  const { rows } = await client.query<{ value: Buffer }>(
-    "select value from settings where name = 'functions'",
-  );
-  if (rows[0]?.value.equals(checksum)) return;
+  const { sql, checksum, version } = await readFunctions();
+  const own = `${version} ${checksum}`;
+  const applied = (await readSetting(client, 'functions')) ?? '';
+  // Databases before the versions have a checksum of 32 bytes.
+  const appliedVersion = Number(/^(\d+) [\da-f]{64}$/.exec(applied)?.[1] ?? 0);
+  if (applied === own || appliedVersion > version) return;
   await inOneTransaction(client, 'prisma/functions.sql', async () => {
     await client.query(sql);
-    await client.query(
-      `insert into settings (name, value) values ('functions', $1)
-       on conflict (name) do update set value = excluded.value`,
-      [checksum],
-    );
+    await writeSetting(client, 'functions', own);
   });
 }
 
@@ -126,7 +185,7 @@ async function inOneTransaction(
   subject: string,
   work: () => Promise<void>,
 ): Promise<void> {
-  await client.query('begin');
+  await client.query(`begin; set local lock_timeout = ${LOCK_TIMEOUT_MS}`);
   try {
     await work();
     await client.query('commit');

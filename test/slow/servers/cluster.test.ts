@@ -14,7 +14,7 @@ import { newId } from '../../../src/base/ids.ts';
 import { createLog } from '../../../src/base/log.ts';
 import type { Cluster } from '../../../src/cluster/cluster.ts';
 import { forward, forwardTo } from '../../../src/cluster/forward.ts';
-import type { Member } from '../../../src/cluster/members.ts';
+import type { Member, Members } from '../../../src/cluster/members.ts';
 import { chooseOwner } from '../../../src/cluster/placement.ts';
 import { isSigned, sign } from '../../../src/cluster/signature.ts';
 import { openTunnel } from '../../../src/cluster/tunnels.ts';
@@ -250,6 +250,18 @@ test('a transfer moves to the next owner if its owner dies while the connection 
   const answer = await fetch(baseUrl, { signal: AbortSignal.timeout(30_000) });
   // The request was not forwarded, because this server is the owner now.
   expect(await answer.text()).toBe('false');
+});
+
+test('a server that leaves may finish the requests that were forwarded to it', async () => {
+  await using servers = await startServers(2);
+  const [first, second] = servers.apps.map(({ services }) => services.cluster.members) as [
+    Members,
+    Members,
+  ];
+  const member = first.find(second.id);
+  await second.leave();
+  await eventually(() => expect(first.serving).toHaveLength(1));
+  expect([first.find(second.id), member?.goneSignal.aborted]).toEqual([undefined, false]);
 });
 
 test('a forwarded request that waits for its response ends when this server stops', async () => {

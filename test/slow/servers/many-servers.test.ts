@@ -176,7 +176,7 @@ describe('many servers', () => {
     /** The server that owns the repository, and a server that forwards requests to it. */
     async function placesOf(id: string): Promise<{ owner: OneServer; forwarder: OneServer }> {
       const { rows } = await loam.pool.query<{ id: string; url: string }>(
-        `select id, url from servers where url is not null`,
+        `select id, url from servers where role <> 'work'`,
       );
       const owner = loam.serving.find(({ base }) => base === chooseOwner(id, rows).url);
       const forwarder = loam.serving.find((server) => server !== owner);
