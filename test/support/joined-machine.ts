@@ -119,7 +119,9 @@ export async function joinedMachine({
   let runner: AgentRunner | undefined;
   /** What the database would say, beside the facts. */
   const settings: Omit<MachineSettings, 'facts'> = {
+    id: 'mch_1',
     name: LOCAL_MACHINE,
+    instance: '',
     namespaceId: null,
     regions: [],
     drainSince: null,

@@ -12,6 +12,7 @@ import { tokenIssuerRouter } from '../../identity/http/token-issuer.ts';
 import { identify } from '../../identity/http/viewer.ts';
 import type { Deps as JobsDeps } from '../../jobs/http.ts';
 import { artifactsRouter, logsRouter, streamLogs } from '../../jobs/http.ts';
+import { createJoinRouter } from '../../jobs/machines/http.ts';
 import type { ContextServices } from '../../platform/schema/context.ts';
 import { wasAnsweredEarly } from '../../platform/web/connections.ts';
 import { shouldLog, toClientError, toErrorResponse } from '../../platform/web/error-response.ts';
@@ -50,7 +51,7 @@ type Deps = ContextServices &
 /** Created once per process, because compiling the operations is slow and does not depend on the app. */
 const endpoints = createEndpoints(schema, routes);
 
-/** @param agents the routes for agents of clusters */
+/** @param agents the routes for agents of clusters, and for machines that have joined */
 export function createHttpApp(services: Deps, limits: RateLimits, agents: RequestHandler): Express {
   const app = express();
   app.disable('x-powered-by');
@@ -102,6 +103,7 @@ export function createHttpApp(services: Deps, limits: RateLimits, agents: Reques
   // Routes above this line are not rate limited: git, large-file objects, downloads, static files.
   app.use(limits.countRequest);
   app.use(signInRouter(services));
+  app.use(createJoinRouter(services));
 
   app.use(
     createRest(services, {

@@ -1,5 +1,5 @@
 /** The requests of joined machines (`runners/machines/protocol.ts`). */
-import express, { type Request, type RequestHandler, type Response, Router } from 'express';
+import { type Request, type Response, Router } from 'express';
 import type { z } from 'zod';
 import { AppError, invalid, unauthenticated } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
@@ -8,6 +8,8 @@ import type { Db } from '../../platform/database/client.ts';
 import type { Bus } from '../../platform/events/bus.ts';
 import { startLoop } from '../../platform/loop.ts';
 import { closeSignal } from '../../platform/web/connections.ts';
+import { refuseOtherMethods } from '../../platform/web/methods.ts';
+import { parseBody, readBodyBytes } from '../../platform/web/request-body.ts';
 import type { MachinesEngine } from '../../runners/machines/engine.ts';
 import {
   type JoinAnswer,
@@ -16,10 +18,16 @@ import {
   machineReport,
 } from '../../runners/machines/protocol.ts';
 import { authenticateMachine, joinMachine } from './machines.ts';
-import { findDriver, readDrivenMachines, storeReport, toSettings } from './reports.ts';
+import {
+  findDriver,
+  readDrivenMachines,
+  requireInstance,
+  storeReport,
+  toSettings,
+} from './reports.ts';
 
-/** A report names at most 4,096 attempts. */
-const MAX_BODY_BYTES = 1024 * 1024;
+/** More than a machine has open, including requests whose connection broke unnoticed. */
+const MAX_OPEN_REQUESTS = 16;
 
 type Deps = {
   db: Db;
@@ -35,17 +43,39 @@ type Deps = {
   closing: AbortSignal;
 };
 
+/** Any server lets a machine join. Must be rate limited, because the worker token is in the body. */
+export function createJoinRouter({ db }: Pick<Deps, 'db'>): Router {
+  const router = Router();
+  router
+    .route(`${MACHINES_PATH}/join`)
+    .post(async (req, res) => {
+      const { token, name, facts } = await readJson(req, joinRequest);
+      const given = name ?? toMachineName(facts.hostname);
+      const joined = await joinMachine({ db }, token, { name: given, facts }, originOf(req));
+      res.status(201).json({ ...joined, name: given } satisfies JoinAnswer);
+    })
+    .all(refuseOtherMethods(['POST']));
+  return router;
+}
+
+/** Machines have their own credentials and no rate limit. */
 export function createMachinesRouter(deps: Deps): Router {
   const { worker, engine, forwardTo, closing } = deps;
   const router = Router();
-  const json = express.json({ limit: MAX_BODY_BYTES });
+  const openRequests = new Map<string, number>();
 
-  router.post('/join', json, async (req, res) => {
-    const { token, name, facts } = parse(joinRequest, req.body);
-    const given = name ?? toMachineName(facts.hostname);
-    const joined = await joinMachine(deps, token, { name: given, facts }, originOf(req));
-    res.status(201).json({ ...joined, name: given } satisfies JoinAnswer);
-  });
+  /** @throws AppError 429 */
+  const countRequest = (id: string, res: Response) => {
+    const count = openRequests.get(id) ?? 0;
+    if (count >= MAX_OPEN_REQUESTS)
+      throw new AppError('rate_limit_exceeded', 'The machine has too many open requests');
+    openRequests.set(id, count + 1);
+    res.once('close', () => {
+      const left = (openRequests.get(id) ?? 1) - 1;
+      if (left > 0) openRequests.set(id, left);
+      else openRequests.delete(id);
+    });
+  };
 
   const authenticate = async (req: Request<{ id: string }>) => {
     const [, secret] = /^Bearer (\S+)$/i.exec(req.get('authorization') ?? '') ?? [];
@@ -53,32 +83,31 @@ export function createMachinesRouter(deps: Deps): Router {
     if (!machine) throw unauthenticated('The machine was removed, or its secret is not valid');
     return machine;
   };
-  router.get('/:id', async (req, res) => {
+  router.get('/:id', async (req, res, next) => {
+    // Where this process lets machines join, another router answers.
+    if (req.params.id === 'join') return next();
     await authenticate(req);
     res.status(204).end();
   });
 
-  // The number of attempts is in the address, because the body of a request that is forwarded must not be read.
-  const poll: RequestHandler<{ id: string }> = async (req, res, next) => {
+  // What is needed before the driver is known is in the address: the body of a request that is forwarded must not be read.
+  router.post('/:id/poll', async (req, res) => {
     const machine = await authenticate(req);
+    countRequest(machine.id, res);
+    const instance = String(req.query.instance ?? '').slice(0, 100);
+    await requireInstance(deps, machine, instance);
     const isEmpty = Number(req.query.attempts) === 0;
     const driver = await findDriver(deps, machine, engine ? worker : null, isEmpty);
     const signal = AbortSignal.any([closeSignal(res), closing]);
     if (driver !== worker || !engine) return forwardTo(driver, req as Request, res, signal);
-    json(req, res, (error) => {
-      if (error) return next(error);
-      const answer = async () => {
-        const report = parse(machineReport, req.body);
-        await storeReport(deps, machine, report);
-        if (closing.aborted) res.set('Connection', 'close');
-        res.json(
-          await engine.poll(toSettings({ ...machine, facts: report.facts }), report, signal),
-        );
-      };
-      answer().catch(next);
-    });
-  };
-  router.post('/:id/poll', poll);
+    const report = await readJson(req as Request, machineReport);
+    await storeReport(deps, machine, report);
+    // It may have been removed while its report arrived, before the engine knew it.
+    if (!engine.drives(machine.id)) await authenticate(req);
+    if (closing.aborted) res.set('Connection', 'close');
+    const settings = toSettings({ ...machine, instance, facts: report.facts });
+    res.json(await engine.poll(settings, report, signal));
+  });
   return Router().use(MACHINES_PATH, router);
 }
 
@@ -101,8 +130,10 @@ export function followMachines({
   );
 }
 
-function parse<T>(schema: z.ZodType<T>, body: unknown): T {
-  const result = schema.safeParse(body);
+/** @throws AppError 400, 503 as `readBodyBytes` */
+async function readJson<T>(req: Request, schema: z.ZodType<T>): Promise<T> {
+  const bytes = await readBodyBytes(req);
+  const result = schema.safeParse(parseBody(bytes.toString('utf8')));
   if (result.success) return result.data;
   const [issue] = result.error.issues;
   throw invalid(issue?.path.join('.') || null, issue?.message ?? 'The body is not valid');

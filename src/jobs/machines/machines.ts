@@ -6,7 +6,7 @@
  */
 import type pg from 'pg';
 import type { JoinedMachine, Prisma } from '../../../prisma/generated/client.ts';
-import { AppError, invalid, notFound, unauthenticated } from '../../base/errors.ts';
+import { AppError, busy, invalid, notFound, unauthenticated } from '../../base/errors.ts';
 import { isId, newId } from '../../base/ids.ts';
 import { type AuditAction, type Origin, recordAudit, SERVER } from '../../identity/audit.ts';
 import { hashSecret, matchesHash, newToken, toTakenError } from '../../identity/credentials.ts';
@@ -166,7 +166,8 @@ export async function removeMachine(
  * Adds a machine. It belongs to the namespace of the token, and has its regions and labels.
  * @param input.name 1 to 63 of `a-z0-9._-`, beginning and ending with a letter or digit, unique on the server
  * @returns its id and its secret, which is not stored
- * @throws AppError 400, 401 for a token that is unknown or has expired, 409 for a taken name
+ * @throws AppError 400, 401 for a token that is unknown or has expired, 409 for a taken name, 503 while jobs of a machine that was
+ *   removed have not ended there
  */
 export async function joinMachine(
   { db }: Deps,
@@ -188,6 +189,9 @@ export async function joinMachine(
       );
     if (await isOtherMachine(tx, name))
       throw new AppError('already_exists', taken, { field: 'name' });
+    // Attempts know their machine by its name.
+    if ((await tx.jobAttempt.count({ where: { machine: name, endedAt: null } })) > 0)
+      throw busy(`Jobs of the machine ${name} that was removed are being ended`);
     const created = await tx.joinedMachine.create({
       data: {
         id: newId('mch'),

@@ -3,6 +3,7 @@
  * its jobs at a time, because it counts what is free there. Another one takes over when that worker is dead and nothing of its
  * attempts is left on the machine: until then they may still run for it.
  */
+import { isDeepStrictEqual } from 'node:util';
 import type { JoinedMachine } from '../../../prisma/generated/client.ts';
 import { busy } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
@@ -57,6 +58,33 @@ export async function findDriver(
   return worker;
 }
 
+/**
+ * Refuses a copy of the machine's folder while the machine itself reports: what it has says nothing about the attempts of the
+ * machine. After a restart, the machine is accepted a minute after its last report.
+ * @param instance of the program that reports
+ * @throws AppError 503
+ */
+export async function requireInstance(
+  { db }: { db: Db },
+  machine: Pick<JoinedMachine, 'id' | 'instance' | 'lastSeenAt'>,
+  instance: string,
+): Promise<void> {
+  if (machine.instance === instance) return;
+  const silentSince = new Date(Date.now() - SILENCE_MS);
+  const where = {
+    id: machine.id,
+    OR: [{ instance: null }, { lastSeenAt: { lt: silentSince } }],
+  };
+  const { count } = await db.joinedMachine.updateMany({
+    where,
+    data: { instance, lastSeenAt: new Date() },
+  });
+  if (count === 0)
+    throw busy(
+      'Another program reports with the secret of this machine. After a restart of the machine, this ends within a minute; on a copy of it, remove machine.json and join again',
+    );
+}
+
 /** Stores what the machine reports, unless that was done a moment ago. */
 export async function storeReport(
   { db }: { db: Db },
@@ -64,7 +92,8 @@ export async function storeReport(
   { facts, load, attempts }: MachineReport,
 ): Promise<void> {
   const now = new Date();
-  const hasNewFacts = JSON.stringify(facts) !== JSON.stringify(machine.facts);
+  // The database has them as JSON, whose names have another order.
+  const hasNewFacts = !isDeepStrictEqual(JSON.parse(JSON.stringify(facts)), machine.facts);
   const isRecent = now.getTime() - machine.lastSeenAt.getTime() < STORE_MS;
   if (isRecent && !hasNewFacts && machine.silentSince === null) return;
   const history = machine.history as MachineSample[];
@@ -123,8 +152,17 @@ async function recordMachineAudit(
 }
 
 export function toSettings(machine: JoinedMachine): MachineSettings {
-  const { name, namespaceId, regions, facts, drainSince, drainDeadline } = machine;
-  return { name, namespaceId, regions, facts: facts as MachineFacts, drainSince, drainDeadline };
+  const { id, name, namespaceId, regions, instance, facts, drainSince, drainDeadline } = machine;
+  return {
+    id,
+    name,
+    namespaceId,
+    regions,
+    instance: instance ?? '',
+    facts: facts as MachineFacts,
+    drainSince,
+    drainDeadline,
+  };
 }
 
 /** Reads the settings of the machines that the worker drives. */

@@ -12,6 +12,8 @@ export type Submission = {
   attempt: string;
   /** The machine that the attempt is assigned to, one of the engine's machines. */
   machine: string;
+  /** Unset: no other machine ever has this name. */
+  machineId?: string | undefined;
   /** For people who look at the engine's own lists. */
   job: { id: string; name: string; namespace: string };
   /** The program of the agent is at `${url}/<attempt>/agent.mjs`, its requests go to paths below `url`. */
@@ -77,6 +79,8 @@ export type Placement = {
   readonly clusters: readonly ClusterState[];
   /** Undefined while it is not known what the machine has. */
   capacityOf(machine: string): Capacity | undefined;
+  /** The id of the machine, where another one may have the same name later. */
+  idOf?(machine: string): string | undefined;
 };
 
 /** An engine that shares its nodes among jobs itself. */
@@ -132,6 +136,8 @@ export type ClusterEngine = AsyncDisposable & {
    * @throws RunnerUnavailable while the engine does not answer
    */
   remove(attempt: string, options?: { hasEnded?: boolean }): Promise<void>;
+  /** Whether nothing that the attempt sends counts any more, because its machine was removed. */
+  isRevoked?(attempt: string): boolean;
   /** The attempts of this worker that the engine has. @throws RunnerUnavailable */
   list(): Promise<string[]>;
 };

@@ -136,6 +136,7 @@ class ClusterRunner implements AgentRunner {
     const hardware = { gpu, gpuCount, cpu, memoryGb, diskGb, region };
     const found = placement.capacityOf(machine);
     if (!found) throw new RunnerUnavailable(`the machine ${machine} does not answer`);
+    const machineId = placement.idOf?.(machine);
     const { withImage = true, withoutImage = true, ...capacity } = found;
     const { title, gpuSetting } = this.#engine;
     if (gpu !== 'none' && !(gpu in capacity.gpus))
@@ -181,6 +182,7 @@ class ClusterRunner implements AgentRunner {
     const submission: Submission = {
       attempt: id,
       machine,
+      machineId,
       job: spec.job,
       agent: { url: `${agentUrl}${AGENTS_PATH}`, token },
       image,
@@ -476,14 +478,17 @@ class ClusterRunner implements AgentRunner {
     const record = await this.#readRecord(id);
     // Another call may have created it meanwhile.
     if (!record || this.#sessions.has(id)) return this.#sessions.get(id);
-    const session = new AgentSession(this.#folder(id), record, ({ node, gpus }) => {
-      const { inspect } = this.#engine.describe(id) ?? {};
-      return {
-        cluster: this.name,
-        node,
-        ...(inspect !== undefined && { inspect }),
-        ...(gpus && { gpuIndices: gpus.join(',') }),
-      };
+    const session = new AgentSession(this.#folder(id), record, {
+      isRevoked: () => this.#engine.isRevoked?.(id) ?? false,
+      locate: ({ node, gpus }) => {
+        const { inspect } = this.#engine.describe(id) ?? {};
+        return {
+          cluster: this.name,
+          node,
+          ...(inspect !== undefined && { inspect }),
+          ...(gpus && { gpuIndices: gpus.join(',') }),
+        };
+      },
     });
     this.#sessions.set(id, session);
     return session;

@@ -91,11 +91,17 @@ type WantedOutput = {
   received: PromiseWithResolvers<Readable | null>;
 };
 
+export type SessionOptions = {
+  /** Adds where the attempt runs to what `mayBegin` stores. */
+  locate(claim: AgentClaim & AgentBegin): Parameters<MayBegin>[0];
+  /** Whether nothing that the agent sends counts any more. */
+  isRevoked(): boolean;
+};
+
 export class AgentSession {
   readonly #folder: string;
   readonly #record: AgentRecord;
-  /** Adds where the attempt runs to what `mayBegin` stores. */
-  readonly #locate: (claim: AgentClaim & AgentBegin) => Parameters<MayBegin>[0];
+  readonly #options: SessionOptions;
   /** Distinguishes the versions and requests of this process from those of the previous one. */
   readonly #epoch = randomUUID();
   #version = 0;
@@ -114,14 +120,10 @@ export class AgentSession {
   /** Serializes the requests that write the log. */
   #writing: Promise<unknown> = Promise.resolve();
 
-  constructor(
-    folder: string,
-    record: AgentRecord,
-    locate: (claim: AgentClaim & AgentBegin) => Parameters<MayBegin>[0],
-  ) {
+  constructor(folder: string, record: AgentRecord, options: SessionOptions) {
     this.#folder = folder;
     this.#record = record;
-    this.#locate = locate;
+    this.#options = options;
     const contact = this.#readContact();
     this.#running = contact?.running;
     // Unknown after a restart of the machine, or on another machine: the lease is then counted anew, because the wall
@@ -258,15 +260,21 @@ export class AgentSession {
     this.#touch();
   }
 
-  /** @throws AppError 401 for another token */
+  /** @throws AppError 401 for another token, 410 if it was revoked */
   checkToken(token: string): void {
     const given = Buffer.from(hashToken(token));
     if (!timingSafeEqual(given, Buffer.from(this.#record.tokenHash)))
       throw refuse(401, 'The token is not that of the attempt');
+    if (this.#options.isRevoked()) throw attemptOver();
+  }
+
+  /** Also of a request whose body was being received when the attempt was revoked. */
+  get #isOver(): boolean {
+    return this.#isClosed || this.#options.isRevoked();
   }
 
   #touch(): void {
-    if (this.#isClosed) return;
+    if (this.#isOver) return;
     this.#contactAt = uptime();
     this.#storeContact();
   }
@@ -287,7 +295,7 @@ export class AgentSession {
   }
 
   async claim(claim: AgentClaim): Promise<AgentSpec> {
-    if (this.#isClosed) throw attemptOver();
+    if (this.#isOver) throw attemptOver();
     const existing = await this.readClaim();
     if (existing && existing.nonce !== claim.nonce)
       throw refuse(409, 'Another agent has claimed this attempt');
@@ -307,14 +315,14 @@ export class AgentSession {
 
   /** @throws AppError 503 while no worker supervises the attempt, or it may not begin */
   async begin(given: AgentBegin): Promise<AgentPermission> {
-    if (this.#isClosed) throw attemptOver();
+    if (this.#isOver) throw attemptOver();
     if (this.hasBegun) return this.#permitted;
     const claim = await this.readClaim();
     const permission = this.#permission;
     if (!permission || !claim) throw refuse(503, 'The worker is not ready yet');
     permission.answer ??= this.#askPermission(permission, { ...claim, ...given });
     const may = await permission.answer;
-    if (this.#isClosed) throw attemptOver();
+    if (this.#isOver) throw attemptOver();
     // The agent asks again, until the worker removes the attempt or permits it after all.
     if (!may) throw refuse(503, 'The attempt may not begin');
     return this.#permitted;
@@ -327,7 +335,7 @@ export class AgentSession {
 
   async #askPermission(permission: Permission, claim: AgentClaim & AgentBegin): Promise<boolean> {
     try {
-      const may = await permission.mayBegin(this.#locate(claim));
+      const may = await permission.mayBegin(this.#options.locate(claim));
       if (may) {
         const begun: BegunRecord = { at: Date.now() };
         writeJsonAtomically(this.#file('begun'), begun, this.#folder);
@@ -396,7 +404,7 @@ export class AgentSession {
    * cannot keep the results of its command, so the agent must end.
    */
   #requireBegun(): void {
-    if (this.#isClosed || !this.hasBegun) throw attemptOver();
+    if (this.#isOver || !this.hasBegun) throw attemptOver();
   }
 
   /** Answers when something has changed since `seen`, or after a while. */

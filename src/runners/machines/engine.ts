@@ -6,6 +6,7 @@
 import { randomUUID } from 'node:crypto';
 import { EventEmitter, once } from 'node:events';
 import { uptime } from 'node:os';
+import { busy } from '../../base/errors.ts';
 import type {
   Capacity,
   ClusterEngine,
@@ -24,10 +25,14 @@ import {
 
 /** What the database says about a machine. */
 export type MachineSettings = {
+  id: string;
+  /** When the machine was removed, another one may get its name. */
   name: string;
   namespaceId: string | null;
   /** Empty: all. */
   regions: readonly string[];
+  /** The boot and the folder of the program that reports for the machine. */
+  instance: string;
   facts: MachineFacts;
   /** Set: the machine gets no attempts. */
   drainSince: Date | null;
@@ -36,21 +41,31 @@ export type MachineSettings = {
 };
 
 type KnownMachine = {
-  name: string;
+  readonly id: string;
+  readonly name: string;
   /** Unset until the machine has reported to this process. */
   reported?: {
     settings: MachineSettings;
+    /** Those of its attempts that it was given here. */
     attempts: ReadonlyMap<string, MachineReport['attempts'][number]>;
+    /** The version of the orders that it has seen; -1: none of this process. */
+    seen: number;
+    sequence: number;
     /** Seconds of the clock that runs while this machine is suspended. */
     at: number;
   };
   /** How many requests of the machine are open: more than one for a moment, after a connection has broken. */
   polls: number;
+  /** The number of the latest request, which ends earlier ones. */
+  lastPoll: number;
   /** Attempts that the machine shall have. */
   readonly wanted: Map<string, { token: string }>;
   isRemoved: boolean;
-  /** Attempts that were taken from it, because it was drained, and that nobody has removed yet. */
-  readonly moved: Set<string>;
+  /**
+   * Attempts that were taken from it, because it was drained, and that nobody has removed yet, with the first version of the
+   * orders without them.
+   */
+  readonly moved: Map<string, number>;
   version: number;
 };
 
@@ -63,6 +78,7 @@ export class MachinesEngine implements ClusterEngine, Placement {
   readonly title = 'The machine';
   readonly #program: string;
   readonly #nameGpu: (driverName: string) => string;
+  /** By id. */
   readonly #machines = new Map<string, KnownMachine>();
   /** Attempt → its machine. */
   readonly #places = new Map<string, KnownMachine>();
@@ -87,7 +103,7 @@ export class MachinesEngine implements ClusterEngine, Placement {
 
   get machines(): readonly Machine[] {
     return [...this.#machines.values()].flatMap((machine) => {
-      const capacity = this.capacityOf(machine.name);
+      const capacity = this.#capacityOf(machine);
       if (!capacity || whyUnavailable(machine) !== undefined) return [];
       return [{ ...capacity, ...describePlace(machine) }];
     });
@@ -101,7 +117,21 @@ export class MachinesEngine implements ClusterEngine, Placement {
   }
 
   capacityOf(name: string): Capacity | undefined {
-    const facts = this.#machines.get(name)?.reported?.settings.facts;
+    return this.#capacityOf(this.#find(name));
+  }
+
+  idOf(name: string): string | undefined {
+    return this.#find(name)?.id;
+  }
+
+  #find(name: string): KnownMachine | undefined {
+    return this.#machines
+      .values()
+      .find((machine) => machine.name === name && machine.reported && !machine.isRemoved);
+  }
+
+  #capacityOf(machine: KnownMachine | undefined): Capacity | undefined {
+    const facts = machine?.reported?.settings.facts;
     if (!facts) return undefined;
     const { cpus, memoryBytes, withImage, withoutImage } = facts;
     const gpus: Record<string, number> = {};
@@ -112,29 +142,51 @@ export class MachinesEngine implements ClusterEngine, Placement {
     return { cpus, memoryBytes, gpus, withImage, withoutImage };
   }
 
+  /** Whether the machine has reported to this process, and neither was removed nor has another driver. */
+  drives(id: string): boolean {
+    const machine = this.#machines.get(id);
+    return machine?.reported !== undefined && !machine.isRemoved;
+  }
+
   /**
-   * Takes the report of a machine, and waits until its orders are others than those that it has seen.
+   * Takes the report of a machine, and waits until its orders are others than those that it has seen, or until it sends another
+   * report.
    * @param signal aborts when the machine has closed the request
+   * @throws AppError 503 for a report that is older than the last one, or when the machine was removed meanwhile
    */
   async poll(
     settings: MachineSettings,
-    report: MachineReport,
+    { seen, sequence, attempts }: Omit<MachineReport, 'load'>,
     signal: AbortSignal,
   ): Promise<MachineOrders> {
-    const machine = this.#machine(settings.name);
+    const machine = this.#machine(settings.id, settings.name);
+    // It was on its way for longer, and says what was true before.
+    const last = machine.reported;
+    if (last && last.settings.instance === settings.instance && last.sequence > sequence)
+      throw busy('A later report of this machine has arrived');
     machine.reported = {
       settings,
-      attempts: new Map(report.attempts.map((attempt) => [attempt.id, attempt])),
+      // It may report anything: others must not take memory here.
+      attempts: new Map(
+        attempts
+          .filter(({ id }) => this.#places.get(id) === machine)
+          .map((attempt) => [attempt.id, attempt]),
+      ),
+      seen: this.#readVersion(seen),
+      sequence,
       at: uptime(),
     };
     machine.isRemoved = false;
     this.#moveAttempts(machine);
-    this.#changes.emit(machine.name);
+    this.#changes.emit(machine.id);
+    const poll = ++machine.lastPoll;
+    this.#changes.emit(`${machine.id} orders`);
     const over = AbortSignal.any([signal, this.#closing.signal, AbortSignal.timeout(POLL_MS)]);
     machine.polls++;
-    while (report.seen === this.#versionOf(machine) && !over.aborted)
-      await once(this.#changes, `${machine.name} orders`, { signal: over }).catch(() => {});
+    while (seen === this.#versionOf(machine) && poll === machine.lastPoll && !over.aborted)
+      await once(this.#changes, `${machine.id} orders`, { signal: over }).catch(() => {});
     machine.polls--;
+    if (machine.isRemoved) throw busy('This process does not drive the machine any more');
     // The open connection shows that the machine lives.
     if (machine.reported && !signal.aborted) machine.reported.at = uptime();
     return {
@@ -149,9 +201,9 @@ export class MachinesEngine implements ClusterEngine, Placement {
    * is not among them are lost: it was removed, or had none of ours when another worker took it over.
    */
   update(driven: readonly MachineSettings[]): void {
-    const settingsOf = new Map(driven.map((settings) => [settings.name, settings]));
+    const settingsOf = new Map(driven.map((settings) => [settings.id, settings]));
     for (const machine of this.#machines.values()) {
-      const settings = settingsOf.get(machine.name);
+      const settings = settingsOf.get(machine.id);
       machine.isRemoved = !settings;
       if (settings && machine.reported) {
         machine.reported = { ...machine.reported, settings };
@@ -159,7 +211,7 @@ export class MachinesEngine implements ClusterEngine, Placement {
       }
       if (!settings) this.#orderAnew(machine);
       if (!settings && machine.wanted.size === 0 && machine.moved.size === 0)
-        this.#machines.delete(machine.name);
+        this.#machines.delete(machine.id);
     }
   }
 
@@ -167,7 +219,8 @@ export class MachinesEngine implements ClusterEngine, Placement {
   #moveAttempts(machine: KnownMachine): void {
     const deadline = machine.reported?.settings.drainDeadline;
     if (!deadline || deadline.getTime() > Date.now() || machine.wanted.size === 0) return;
-    for (const id of machine.wanted.keys()) machine.moved.add(id);
+    const version = machine.version + 1;
+    for (const id of machine.wanted.keys()) machine.moved.set(id, version);
     machine.wanted.clear();
     this.#orderAnew(machine);
   }
@@ -177,36 +230,45 @@ export class MachinesEngine implements ClusterEngine, Placement {
     this.#orderAnew(this.#want(submission));
   }
 
-  #want({ attempt, machine: name, agent: { token } }: Submission): KnownMachine {
-    const machine = this.#machine(name);
+  #want({ attempt, machine: name, machineId, agent: { token } }: Submission): KnownMachine {
+    const machine = this.#machine(machineId ?? '', name);
     machine.wanted.set(attempt, { token });
     this.#places.set(attempt, machine);
     return machine;
   }
 
-  #machine(name: string): KnownMachine {
-    const known = this.#machines.get(name);
+  #machine(id: string, name: string): KnownMachine {
+    const known = this.#machines.get(id);
     if (known) return known;
     const machine: KnownMachine = {
+      id,
       name,
       wanted: new Map(),
-      moved: new Set(),
+      moved: new Map(),
       isRemoved: false,
       polls: 0,
+      lastPoll: 0,
       version: 0,
     };
-    this.#machines.set(name, machine);
+    this.#machines.set(id, machine);
     return machine;
   }
 
-  #orderAnew(machine: KnownMachine): void {
+  /** @returns the version of the new orders */
+  #orderAnew(machine: KnownMachine): number {
     machine.version++;
-    this.#changes.emit(`${machine.name} orders`);
-    this.#changes.emit(machine.name);
+    this.#changes.emit(`${machine.id} orders`);
+    this.#changes.emit(machine.id);
+    return machine.version;
   }
 
   #versionOf({ version }: KnownMachine): string {
     return `${this.#epoch}.${version}`;
+  }
+
+  #readVersion(text: string): number {
+    const [epoch, version] = text.split('.');
+    return epoch === this.#epoch ? Number(version) : -1;
   }
 
   state(attempt: string): EngineState {
@@ -216,14 +278,14 @@ export class MachinesEngine implements ClusterEngine, Placement {
     const held = machine.reported.attempts.get(attempt);
     if (held?.refused !== undefined) return { kind: 'refused', reason: held.refused };
     if (held?.lost !== undefined) return ended(held.lost);
-    // The machine reports the attempt until nothing of it is left.
-    if (!held && machine.moved.has(attempt)) return ended(DRAINED);
+    const moved = machine.moved.get(attempt);
+    if (moved !== undefined && hasLeft(machine, attempt, moved)) return ended(DRAINED);
     return { kind: 'running', progress: held?.progress };
   }
 
   async nextChange(attempt: string, signal: AbortSignal): Promise<void> {
     const machine = this.#places.get(attempt);
-    await once(this.#changes, machine?.name ?? '', { signal }).catch(() => {});
+    await once(this.#changes, machine?.id ?? '', { signal }).catch(() => {});
   }
 
   describe(attempt: string) {
@@ -238,15 +300,21 @@ export class MachinesEngine implements ClusterEngine, Placement {
   async remove(attempt: string): Promise<void> {
     const machine = this.#places.get(attempt);
     if (!machine) return;
-    if (machine.wanted.delete(attempt)) this.#orderAnew(machine);
+    const version = machine.wanted.delete(attempt)
+      ? this.#orderAnew(machine)
+      : (machine.moved.get(attempt) ?? 0);
     const { signal } = this.#closing;
-    while (machine.reported?.attempts.has(attempt) && !isSilent(machine) && !machine.isRemoved) {
+    while (!hasLeft(machine, attempt, version) && !isSilent(machine) && !machine.isRemoved) {
       const over = AbortSignal.any([signal, AbortSignal.timeout(POLL_MS)]);
-      await once(this.#changes, machine.name, { signal: over }).catch(() => {});
+      await once(this.#changes, machine.id, { signal: over }).catch(() => {});
       signal.throwIfAborted();
     }
     machine.moved.delete(attempt);
     this.#places.delete(attempt);
+  }
+
+  isRevoked(attempt: string): boolean {
+    return this.#places.get(attempt)?.isRemoved === true;
   }
 
   async list(): Promise<string[]> {
@@ -265,6 +333,14 @@ function silentMs({ reported }: KnownMachine): number {
 
 function isSilent(machine: KnownMachine): boolean {
   return silentMs(machine) > SILENCE_MS;
+}
+
+/**
+ * Whether nothing of the attempt is left on the machine: it reports the attempt until then.
+ * @param version the first version of its orders without the attempt. Before it has seen them, it may not have begun with it yet
+ */
+function hasLeft({ reported }: KnownMachine, attempt: string, version: number): boolean {
+  return reported !== undefined && reported.seen >= version && !reported.attempts.has(attempt);
 }
 
 function describePlace({ name, reported }: KnownMachine) {

@@ -3,8 +3,11 @@
  *
  *   POST join        {@link joinRequest} → {@link JoinAnswer}; the worker token authenticates it
  *   GET  <id>        204 while the machine may report
- *   POST <id>/poll   {@link machineReport} → {@link MachineOrders}; answered at the next change, or after 20 seconds.
- *                    `Authorization: Bearer <secret of the machine>`. 401: the machine was removed
+ *   POST <id>/poll   ?attempts=N&instance=I, {@link machineReport} → {@link MachineOrders}; answered at the next change, at the
+ *                    next report, or after 20 seconds. 503: it tries again
+ *
+ * `Authorization: Bearer <secret of the machine>`. 401: the machine was removed. `instance` differs between boots and between
+ * copies of the program's folder, so that a copy of the machine is refused while the machine reports.
  *
  * The orders are the whole state that the server wants: the machine runs an agent for each attempt in them and ends all others, so
  * a lost request or answer does no harm. Attempts themselves speak the protocol of agents (`../agent/protocol.ts`).
@@ -31,6 +34,8 @@ const line = (maxLength: number) =>
     .max(maxLength)
     .transform((text) => text.replace(/\p{Cc}+/gu, ' ').toWellFormed());
 const bytes = z.int().min(0);
+/** Each is offered to all users. */
+const MAX_GPU_MODELS = 16;
 
 export const machineFacts = z.object({
   hostname: line(253),
@@ -52,7 +57,10 @@ export const machineFacts = z.object({
         memoryBytes: bytes,
       }),
     )
-    .max(64),
+    .max(64)
+    .refine((gpus) => new Set(gpus.map(({ name }) => name)).size <= MAX_GPU_MODELS, {
+      error: `must be of at most ${MAX_GPU_MODELS} models`,
+    }),
   /** Whether it runs jobs with an image, and jobs without one. */
   withImage: z.boolean(),
   withoutImage: z.boolean(),
@@ -98,6 +106,8 @@ export const machineReport = z.object({
   attempts: z.array(heldAttempt).max(4_096),
   /** The version of the last orders; empty: none. */
   seen: z.string().max(100),
+  /** Grows from report to report of one instance, because a report may arrive after a later one. */
+  sequence: z.int().min(0).default(0),
 });
 export type MachineReport = z.infer<typeof machineReport>;
 

@@ -123,7 +123,7 @@ export class MachineAttempt {
   get report(): MachineReport['attempts'][number] {
     return {
       id: this.id,
-      ...(this.#progress !== undefined && { progress: this.#progress.slice(0, 300) }),
+      ...(this.#progress !== undefined && { progress: toLine(this.#progress, 300) }),
       ...this.#failure,
       ...(this.#handle?.gpus && { gpus: String(this.#handle.gpus).split(',').map(Number) }),
     };
@@ -152,7 +152,7 @@ export class MachineAttempt {
       } catch (error) {
         if (signal.aborted) break;
         if (Date.now() - startedAt > PAUSES.stableMs) tries = 1;
-        const reason = (error as Error).message.slice(0, MAX_REASON_LENGTH);
+        const reason = toLine((error as Error).message, MAX_REASON_LENGTH);
         if (error instanceof Unstartable) await this.#giveUp({ refused: reason });
         if (signal.aborted) break;
         const isOver = error instanceof Refused || tries === MAX_TRIES;
@@ -385,6 +385,11 @@ function toExit(outcome: Outcome): AttemptExit | null {
     ...(note !== undefined && { reason: note }),
     outOfMemory,
   };
+}
+
+/** Short enough for a report, without half of a character at its end. */
+function toLine(text: string, maxLength: number): string {
+  return text.slice(0, maxLength).toWellFormed();
 }
 
 /** The form of `../supervisor/lines.ts`. */

@@ -31,7 +31,7 @@ export async function requestJoin(
     body: JSON.stringify(request),
     signal: AbortSignal.timeout(TIMEOUT_MS),
   });
-  return (await readAnswer(response)) as JoinAnswer;
+  return (await readAnswer(response, [400, 401, 403, 409, 422])) as JoinAnswer;
 }
 
 /** Whether the server still knows the machine. @throws Error while it does not answer */
@@ -51,28 +51,27 @@ export async function isAccepted(
 /** Reports, and waits for other orders than those that were seen. @throws ServerRefused if the machine was removed */
 export async function poll(
   server: string,
-  { id, secret }: { id: string; secret: string },
+  { id, secret, instance }: { id: string; secret: string; instance: string },
   report: MachineReport,
   signal: AbortSignal,
 ): Promise<MachineOrders> {
-  const response = await fetch(
-    `${server}${MACHINES_PATH}/${id}/poll?attempts=${report.attempts.length}`,
-    {
-      method: 'POST',
-      headers: { authorization: `Bearer ${secret}`, 'content-type': 'application/json' },
-      body: JSON.stringify(report),
-      signal: AbortSignal.any([signal, AbortSignal.timeout(POLL_MS + TIMEOUT_MS)]),
-    },
-  );
-  return (await readAnswer(response)) as MachineOrders;
+  const query = new URLSearchParams({ attempts: `${report.attempts.length}`, instance });
+  const response = await fetch(`${server}${MACHINES_PATH}/${id}/poll?${query}`, {
+    method: 'POST',
+    headers: { authorization: `Bearer ${secret}`, 'content-type': 'application/json' },
+    body: JSON.stringify(report),
+    signal: AbortSignal.any([signal, AbortSignal.timeout(POLL_MS + TIMEOUT_MS)]),
+  });
+  // Whatever else is wrong with a report is no reason to end the jobs.
+  return (await readAnswer(response, [401])) as MachineOrders;
 }
 
-async function readAnswer(response: Response): Promise<unknown> {
+/** @param refusals any other status may come from a proxy, or from a server that is starting */
+async function readAnswer(response: Response, refusals: readonly number[]): Promise<unknown> {
   if (response.ok) return response.json();
   const text = await response.text();
   const message = readMessage(text) ?? text.slice(0, 300);
-  // Any other status may come from a proxy, or from a server that is starting.
-  if ([400, 401, 403, 409, 422].includes(response.status)) throw new ServerRefused(message);
+  if (refusals.includes(response.status)) throw new ServerRefused(message);
   throw new Error(`${response.status}: ${message}`);
 }
 

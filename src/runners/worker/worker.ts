@@ -10,7 +10,7 @@
  *   runner         the files of the process and Docker runners
  *   program        link to the version of this program that runs at the next start, in `programs`
  */
-import { existsSync, realpathSync } from 'node:fs';
+import { existsSync, realpathSync, statSync } from 'node:fs';
 import { mkdir, readdir, rm } from 'node:fs/promises';
 import { join, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
@@ -29,6 +29,7 @@ import { openRunner } from '../open.ts';
 import type { Runner } from '../runner.ts';
 import { takeClaim, writeJsonAtomically } from '../supervisor/claim.ts';
 import { isAlive, readClaim, readJsonFile } from '../supervisor/folder.ts';
+import { readBootId } from '../supervisor/proc.ts';
 import { MachineAttempt } from './attempt.ts';
 import { createLoadMeter, readFacts } from './facts.ts';
 import { install, ownVersion } from './program.ts';
@@ -103,6 +104,12 @@ function describe(error: unknown): string {
   return cause instanceof Error ? cause.message : message;
 }
 
+/** Another one after a restart of the machine, and for a copy of the folder. */
+function readInstance(data: string): string {
+  const { dev, ino } = statSync(data);
+  return `${readBootId()}.${dev}.${ino}`;
+}
+
 /** Refuses a second program on the same folder. */
 async function takeFolder(data: string): Promise<void> {
   const file = join(data, 'claim');
@@ -160,13 +167,15 @@ class MachineWorker {
   /** @returns the exit code of the program */
   async run(signal: AbortSignal): Promise<number> {
     const { server, machine, data, log } = this.#deps;
+    const instance = readInstance(data);
     const backoff = new Backoff(PAUSES);
     while (!signal.aborted) {
       this.#changed = new AbortController();
       const { signal: changed } = this.#changed;
       try {
         const report = await this.#buildReport();
-        const orders = await poll(server, machine, report, AbortSignal.any([signal, changed]));
+        const sender = { ...machine, instance };
+        const orders = await poll(server, sender, report, AbortSignal.any([signal, changed]));
         backoff.reset();
         this.#apply(orders);
         if (
@@ -194,6 +203,8 @@ class MachineWorker {
       load: await this.#measureLoad(),
       attempts: Array.from(this.#attempts.values(), ({ report }) => report),
       seen: this.#seen,
+      // The clock of the kernel, which also orders the reports of a restarted program, in microseconds.
+      sequence: Number(process.hrtime.bigint() / 1_000n),
     };
   }
 

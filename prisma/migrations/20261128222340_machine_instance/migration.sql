@@ -1,0 +1,3 @@
+-- AlterTable
+ALTER TABLE "machines" ADD COLUMN     "instance" TEXT;
+
