@@ -42,9 +42,9 @@ export const machineFacts = z.object({
   /** Of Node.js, such as `linux` and `x64`. */
   os: line(50),
   arch: line(50),
-  /** The versions of Node.js and of the worker program. */
+  /** The version of Node.js, and that of the worker program: a digest of its sources. */
   node: line(50),
-  program: line(50),
+  program: line(100),
   cpus: z.int().min(1).max(65_536),
   memoryBytes: bytes,
   gpus: z
