@@ -1,6 +1,7 @@
 /** Opens the runners of the clusters and joined machines that this worker drives. */
 import { join } from 'node:path';
 import type { ClusterConfig } from '../base/config/clusters.ts';
+import type { Config } from '../base/config/config.ts';
 import type { Logger } from '../base/log.ts';
 import { oneMachine, type SharingEngine } from './agent/engine.ts';
 import { PROGRAM_PATH, requireAgentProgram } from './agent/program.ts';
@@ -12,6 +13,8 @@ import type { NetworkMode } from './runner.ts';
 type Options = {
   clusters: readonly ClusterConfig[];
   dataDir: string;
+  /** Names the GPUs of machines that joined. */
+  hardware: Config['hardware'];
   /** Base URL at which nodes reach this worker, without a trailing slash. */
   agentUrl: string;
   /** How long a job continues while its node reaches no server. */
@@ -39,7 +42,7 @@ export type OpenedClusters = {
 
 /** @throws ConfigError when a cluster cannot be used as it is configured */
 export async function openClusters(
-  { clusters, dataDir, agentUrl, leaseMs, worker, network, allow, log }: Options,
+  { clusters, dataDir, hardware, agentUrl, leaseMs, worker, network, allow, log }: Options,
   cleanup: AsyncDisposableStack,
 ): Promise<OpenedClusters> {
   if (clusters.length > 0) requireAgentProgram();
@@ -66,7 +69,7 @@ export async function openClusters(
   const machinesDir = join(dataDir, 'machines');
   const joined = new MachinesEngine(await readSubmissions(machinesDir), {
     program: readProgramVersion(),
-    nameGpu: (driverName) => driverName,
+    hardware,
   });
   const machines = cleanup.use(
     await openAgentRunner({

@@ -7,7 +7,7 @@ import type { DockerConfig, EngineConfig } from '../base/config/docker.ts';
 import type { Logger } from '../base/log.ts';
 import type { OpenedClusters } from './clusters.ts';
 import type { DockerRunner } from './docker/runner.ts';
-import { type GpuLedger, openGpuLedger } from './gpu-ledger.ts';
+import { type GpuLedger, openGpuLedger } from './gpus/ledger.ts';
 import type { MachinesEngine } from './machines/engine.ts';
 import { openProcessRunner } from './process/runner.ts';
 import {
@@ -45,7 +45,7 @@ export type OpenedRunner = Runner &
 /** @throws ConfigError when a configured runner does not work here */
 export async function openRunner(options: Options): Promise<OpenedRunner> {
   const { config, agents, log } = options;
-  const { runner: mode, dataDir, jobNetwork: network, jobAllow: allow } = config;
+  const { runner: mode, dataDir, hardware, jobNetwork: network, jobAllow: allow } = config;
   await using cleanup = new AsyncDisposableStack();
   const own = mode === 'none' ? null : await openOwnMachines(options, mode, cleanup);
   if (!agents) {
@@ -59,7 +59,7 @@ export async function openRunner(options: Options): Promise<OpenedRunner> {
   const { url: agentUrl, worker } = agents;
   const leaseMs = agentLeaseMinutes * 60_000;
   const opened = await openClusters(
-    { clusters, dataDir, agentUrl, leaseMs, worker, network, allow, log },
+    { clusters, dataDir, hardware, agentUrl, leaseMs, worker, network, allow, log },
     cleanup,
   );
   const { runners, machines, joined, findSession, program } = opened;
@@ -105,8 +105,11 @@ async function openOwnMachines(
   mode: OwnMachines['runner'],
   cleanup: AsyncDisposableStack,
 ): Promise<OpenedMachines> {
-  const { config, log } = options;
-  const onlyProcesses = async (gpus?: GpuLedger): Promise<OpenedMachines> => {
+  const { config, log, agents } = options;
+  const { hardware } = config;
+  // On a joined machine, the catalogue is that of the server.
+  const gpus = await openGpuLedger({ hardware, ...(agents && { log }) });
+  const onlyProcesses = async (): Promise<OpenedMachines> => {
     const processes = cleanup.use(await openProcesses(options, gpus));
     const choose: Choose = (hasImage, machine) =>
       machine === LOCAL_MACHINE && !hasImage ? 'process' : null;
@@ -114,7 +117,6 @@ async function openOwnMachines(
   };
   if (mode === 'process') return onlyProcesses();
   const hasProcessAttempts = containsAttempts(processAttemptsDir(config.dataDir));
-  const gpus = await openGpuLedger();
   const engines = await Promise.allSettled(
     skipsEngines(config)
       ? []
@@ -141,7 +143,7 @@ async function openOwnMachines(
     log.info(
       `Jobs run as processes, and jobs with an image are refused: no container engine answers at ${config.docker.host}. Install Docker or Podman, or set DOCKER_HOST, and start again.`,
     );
-    return onlyProcesses(gpus);
+    return onlyProcesses();
   } else {
     const others = config.defaultImage
       ? `in ${config.defaultImage} (LOAM_DEFAULT_IMAGE)`
@@ -255,7 +257,7 @@ async function openEngine(
   };
 }
 
-function openProcesses({ config, hidden, log }: Options, gpus?: GpuLedger) {
+function openProcesses({ config, hidden, log }: Options, gpus: GpuLedger) {
   return openProcessRunner({
     dir: processAttemptsDir(config.dataDir),
     diskFloor: config.diskFloor,

@@ -1,5 +1,6 @@
 /** What the engine of joined machines makes of their reports: of late ones, lies, copies, and machines that were removed. */
 import { expect, test } from 'vitest';
+import { CONTRACT } from '../../src/base/hardware.ts';
 import type { Submission } from '../../src/runners/agent/engine.ts';
 import { type MachineSettings, MachinesEngine } from '../../src/runners/machines/engine.ts';
 import { machineReport } from '../../src/runners/machines/protocol.ts';
@@ -37,7 +38,7 @@ function submission(attempt: string, machineId = 'mch_1'): Submission {
 }
 
 function open(submitted: readonly Submission[] = []) {
-  const engine = new MachinesEngine(submitted, { program: '', nameGpu: (name) => name });
+  const engine = new MachinesEngine(submitted, { program: '', hardware: { current: CONTRACT } });
   let sequence = 0;
   return Object.assign(engine, {
     /** @param attempts ids of those that the machine has */

@@ -5,6 +5,7 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import express from 'express';
+import { CONTRACT } from '../../src/base/hardware.ts';
 import { closeSignal } from '../../src/platform/web/connections.ts';
 import { PROGRAM_PATH } from '../../src/runners/agent/program.ts';
 import { LEASE_MS } from '../../src/runners/agent/protocol.ts';
@@ -153,7 +154,7 @@ export async function joinedMachine({
     await engine?.[Symbol.asyncDispose]();
     engine = new MachinesEngine(await readSubmissions(attemptsDir), {
       program: '',
-      nameGpu: (name) => name,
+      hardware: { current: CONTRACT },
     });
     runner = await openAgentRunner({
       engine,

@@ -12,7 +12,7 @@
  */
 import { readFileSync } from 'node:fs';
 import { z } from 'zod';
-import { type Catalogue, CONTRACT, REGION_NAME } from '../hardware.ts';
+import { type Catalogue, CONTRACT, type GpuModel, REGION_NAME } from '../hardware.ts';
 import { describeIssues, type Problem, readYaml } from '../yaml.ts';
 import { gpuModel } from './kinds.ts';
 
@@ -96,6 +96,12 @@ export class CurrentCatalogue {
 
   get hasFile(): boolean {
     return this.#path !== null;
+  }
+
+  /** Takes the models of another server, by which this machine names its GPUs. */
+  replaceModels(models: readonly Pick<GpuModel, 'name' | 'match'>[]): void {
+    const unpriced = { memoryGb: null, pricePerHour: '0', counts: [] };
+    this.#current = { ...CONTRACT, gpus: models.map((model) => ({ ...unpriced, ...model })) };
   }
 
   /** Reads the file again. @throws Error as the constructor; the catalogue stays as it was */

@@ -16,7 +16,7 @@ import { join } from 'node:path';
 import type { ImageProgram } from '../../base/config/slurm.ts';
 import { SHARED, SHARED_DIR } from '../container/shared-folder.ts';
 import { buildStartScript } from '../container/wrapper.ts';
-import { averageLoad, listGpus } from '../gpus.ts';
+import { listGpus, measureLoad } from '../gpus/gpus.ts';
 import {
   BASE_ENV,
   entryCommand,
@@ -173,7 +173,7 @@ async function measureGpus(): Promise<number | null> {
   const own = (await listGpus()).filter(
     ({ index, uuid }) => visible.split(',').includes(String(index)) || visible.includes(uuid),
   );
-  return averageLoad(own);
+  return measureLoad(own);
 }
 
 /** Processes killed for lack of memory in the control group of this process; 0 where that cannot be read. */

@@ -42,6 +42,8 @@ export type AttemptRecord = {
   diskBytes: number;
   files: number;
   gpus: number[];
+  /** Their model; unset without a GPU, and in files of earlier versions. */
+  gpu?: string;
 };
 
 export type StopRequest = {

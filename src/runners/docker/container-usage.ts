@@ -3,7 +3,7 @@
  * the container.
  *
  * NVIDIA's runtime puts `nvidia-smi` into each container with GPUs, where it lists only the container's own GPUs. On this
- * machine one call of the server's `nvidia-smi` reports all GPUs (`../gpu-ledger.ts`).
+ * machine one call of the server's `nvidia-smi` reports all GPUs (`../gpus/ledger.ts`).
  */
 import { text } from 'node:stream/consumers';
 import { DEFAULT_PATH } from '../container/wrapper.ts';

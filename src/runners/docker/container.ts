@@ -6,7 +6,7 @@ import { posix } from 'node:path';
 import type Docker from 'dockerode';
 import { SHARED_DIR } from '../container/shared-folder.ts';
 import { buildEngineWrapper } from '../container/wrapper.ts';
-import { buildGpuVariables } from '../gpus.ts';
+import type { GpuAccess } from '../gpus/gpus.ts';
 import { type AttemptSpec, FILES_DIR, MOUNTS, RunnerFault } from '../runner.ts';
 import type { JobLimits } from '../supervisor/limits.ts';
 import { filesDir, listJobFolders, type Owner, sharedDir } from './attempt-dir.ts';
@@ -37,8 +37,8 @@ type ContainerSpec = {
   image: { id: string; volumes: readonly string[] };
   owner: Owner;
   files: AttemptSpec['files'];
-  /** UUIDs, because indices depend on the order in which the machine detects its GPUs. */
-  gpus: readonly string[];
+  /** With UUIDs, because indices depend on the order in which the machine detects its GPUs. */
+  gpus: GpuAccess;
   timeoutMs: number;
   /** Time between SIGTERM and SIGKILL. */
   graceMs: number;
@@ -65,8 +65,8 @@ export function buildContainerOptions(spec: ContainerSpec): Docker.ContainerCrea
         ...(provided ? [mountFolder(filesDir(attemptDir), FILES_DIR, true)] : []),
       ];
   const env = {
-    // NVIDIA's runtime reads them here. All other variables are in the script of the command.
-    ...buildGpuVariables(spec.gpus),
+    // NVIDIA's runtime reads its variables here. All other variables are in the script of the command.
+    ...spec.gpus.env,
     // The init forwards SIGTERM to the whole process group of the job, not to its shell alone.
     TINI_KILL_PROCESS_GROUP: '1',
   };
@@ -119,11 +119,18 @@ function buildHostConfig(
     RestartPolicy: { Name: 'no' },
     AutoRemove: false,
     ...(runtime && { Runtime: runtime }),
-    ...(gpus.length > 0 && {
+    ...(gpus.amdDevices.length > 0 && {
+      Devices: gpus.amdDevices.map((path) => ({
+        PathOnHost: path,
+        PathInContainer: path,
+        CgroupPermissions: 'rw',
+      })),
+    }),
+    ...(gpus.nvidiaUuids.length > 0 && {
       DeviceRequests: [
         {
           Driver: 'nvidia',
-          DeviceIDs: [...gpus],
+          DeviceIDs: gpus.nvidiaUuids,
           Capabilities: [['gpu', 'compute', 'utility']],
         },
       ],

@@ -14,8 +14,8 @@ import type { DockerConfig } from '../../base/config/docker.ts';
 import { createLog, type Logger } from '../../base/log.ts';
 import { buildStartScript } from '../container/wrapper.ts';
 import { CpuShares } from '../cpu-share.ts';
-import { type GpuLedger, openGpuLedger } from '../gpu-ledger.ts';
-import { buildGpuVariables } from '../gpus.ts';
+import { type GpuAccess, resolveGpuAccess } from '../gpus/gpus.ts';
+import { type GpuLedger, openGpuLedger } from '../gpus/ledger.ts';
 import {
   type AttemptSpec,
   FILES_DIR,
@@ -160,7 +160,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
     labels: { [LABEL_WORKER]: worker, [LABEL_READER]: reader },
   });
   const localGpus = options.gpus ?? (await openGpuLedger());
-  const remoteGpus = await openGpuLedger(options.remoteGpus ?? {});
+  const remoteGpus = await openGpuLedger({ configured: options.remoteGpus ?? {} });
   await restoreGpus(dir, localGpus, remoteGpus);
   const sharedCgroup = openSharedCgroup({
     facts: health.getFacts,
@@ -203,7 +203,7 @@ async function restoreGpus(
 ): Promise<void> {
   for (const attempt of (await readdir(dir)).filter((name) => !name.startsWith('.'))) {
     const record = await readRecord(join(dir, attempt), 'attempt');
-    if (record) (record.remote ? remoteGpus : localGpus).restore(attempt, record.gpus);
+    if (record) (record.remote ? remoteGpus : localGpus).restore(attempt, record.gpus, record.gpu);
   }
 }
 
@@ -275,6 +275,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
       diskBytes: limits.diskBytes,
       files: limits.files,
       gpus: gpus.map(({ index }) => index),
+      ...(gpus.length > 0 && { gpu: spec.hardware.gpu }),
     });
     const work = join(attemptDir, 'work');
     if (spec.checkout) await spec.checkout(work, abort);
@@ -282,16 +283,16 @@ export class DockerRunner implements Runner, AsyncDisposable {
     abort.throwIfAborted();
     await setFolderOwner(attemptDir, owner);
     if (!isRemote && Object.keys(spec.files).length > 0) writeFiles(attemptDir, spec.files, owner);
-    const gpuUuids = gpus.map(({ uuid }) => uuid);
+    const access = resolveGpuAccess(gpus);
     const variables = {
       USER: 'job',
       ...spec.env,
       ...providedVariables(FILES_DIR, spec.files),
-      ...buildGpuVariables(gpuUuids),
+      ...access.env,
     };
     const script = buildStartScript(spec.command, variables);
     if (!isRemote) await createSharedFiles(attemptDir, script, owner);
-    await this.#createContainer(spec, { image, owner, limits, isRemote, gpuUuids });
+    await this.#createContainer(spec, { image, owner, limits, isRemote, access });
     if (isRemote) await this.#sendFolders(spec, script, owner, abort);
     abort.throwIfAborted();
     return { runner: 'docker', attempt: id, gpus: gpus.map(({ index }) => index).join(',') };
@@ -311,8 +312,8 @@ export class DockerRunner implements Runner, AsyncDisposable {
       owner,
       limits,
       isRemote,
-      gpuUuids,
-    }: { image: Image; owner: Owner; limits: JobLimits; isRemote: boolean; gpuUuids: string[] },
+      access,
+    }: { image: Image; owner: Owner; limits: JobLimits; isRemote: boolean; access: GpuAccess },
   ): Promise<void> {
     const { worker, sharedCgroup, network, containerCreator } = this.#parts;
     const options = buildContainerOptions({
@@ -322,7 +323,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
       image,
       owner,
       files: spec.files,
-      gpus: gpuUuids,
+      gpus: access,
       timeoutMs: spec.timeoutMs,
       graceMs: this.#graceMs,
       limits,

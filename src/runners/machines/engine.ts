@@ -7,6 +7,7 @@ import { randomUUID } from 'node:crypto';
 import { EventEmitter, once } from 'node:events';
 import { uptime } from 'node:os';
 import { busy } from '../../base/errors.ts';
+import { type Catalogue, modelOf } from '../../base/hardware.ts';
 import type {
   Capacity,
   ClusterEngine,
@@ -77,7 +78,7 @@ const REMOVED = 'the machine was removed';
 export class MachinesEngine implements ClusterEngine, Placement {
   readonly title = 'The machine';
   readonly #program: string;
-  readonly #nameGpu: (driverName: string) => string;
+  readonly #hardware: { readonly current: Catalogue };
   /** By id. */
   readonly #machines = new Map<string, KnownMachine>();
   /** Attempt → its machine. */
@@ -90,14 +91,14 @@ export class MachinesEngine implements ClusterEngine, Placement {
   /**
    * @param submitted the attempts of the previous process
    * @param options.program version of the program for machines that this server has
-   * @param options.nameGpu the model of a GPU that the driver calls so
+   * @param options.hardware names the models of GPUs
    */
   constructor(
     submitted: readonly Submission[],
-    options: { program: string; nameGpu(driverName: string): string },
+    options: { program: string; hardware: { readonly current: Catalogue } },
   ) {
     this.#program = options.program;
-    this.#nameGpu = options.nameGpu;
+    this.#hardware = options.hardware;
     for (const submission of submitted) this.#want(submission);
   }
 
@@ -136,7 +137,7 @@ export class MachinesEngine implements ClusterEngine, Placement {
     const { cpus, memoryBytes, withImage, withoutImage } = facts;
     const gpus: Record<string, number> = {};
     for (const gpu of facts.gpus) {
-      const model = this.#nameGpu(gpu.name);
+      const model = modelOf(this.#hardware.current, gpu);
       gpus[model] = (gpus[model] ?? 0) + 1;
     }
     return { cpus, memoryBytes, gpus, withImage, withoutImage };
@@ -192,6 +193,7 @@ export class MachinesEngine implements ClusterEngine, Placement {
     return {
       version: this.#versionOf(machine),
       program: this.#program,
+      models: this.#hardware.current.gpus.map(({ name, match }) => ({ name, match })),
       attempts: Array.from(machine.wanted, ([id, { token }]) => ({ id, token })),
     };
   }

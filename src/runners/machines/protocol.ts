@@ -13,6 +13,7 @@
  * a lost request or answer does no harm. Attempts themselves speak the protocol of agents (`../agent/protocol.ts`).
  */
 import { z } from 'zod';
+import type { GpuModel } from '../../base/hardware.ts';
 import { MAX_REASON_LENGTH } from '../agent/protocol.ts';
 
 export const MACHINES_PATH = '/machines';
@@ -53,6 +54,8 @@ export const machineFacts = z.object({
         index: z.int().min(0).max(1023),
         /** As the driver names it. */
         name: line(200),
+        /** Of an instance of a divided GPU, such as `1g.10gb`. */
+        profile: line(40).nullish(),
         uuid: line(200),
         memoryBytes: bytes,
       }),
@@ -111,10 +114,14 @@ export const machineReport = z.object({
 });
 export type MachineReport = z.infer<typeof machineReport>;
 
-/** `program`: version of the program that the server has. The machine replaces its own when it is another. */
+/**
+ * `program`: version of the program that the server has. The machine replaces its own when it is another. `models`: by which
+ * the server names the GPUs of machines; earlier servers send none.
+ */
 export type MachineOrders = {
   version: string;
   program: string;
+  models?: Pick<GpuModel, 'name' | 'match'>[];
   attempts: { id: string; token: string }[];
 };
 

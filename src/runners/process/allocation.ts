@@ -12,8 +12,10 @@ import { type Cgroup, type GroupSettings, removeAbandonedGroup } from './cgroup.
 import type { Cgroups, GroupLimits } from './cgroups.ts';
 
 export type Allocation = {
-  /** Indices as nvidia-smi numbers them. */
+  /** Indices on this machine (`../gpus/gpus.ts`). */
   gpus: number[];
+  /** Their model; unset without a GPU, and in files of earlier versions. */
+  gpu?: string;
   cgroup: Cgroup | null;
 };
 

@@ -11,8 +11,8 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { HARDWARE_DEFAULTS } from '../../base/hardware.ts';
 import { createLog, type Logger } from '../../base/log.ts';
 import { CpuShares } from '../cpu-share.ts';
-import { type GpuLedger, openGpuLedger } from '../gpu-ledger.ts';
-import { resolveGpuAccess } from '../gpus.ts';
+import { resolveGpuAccess } from '../gpus/gpus.ts';
+import { type GpuLedger, openGpuLedger } from '../gpus/ledger.ts';
 import {
   type AttemptSpec,
   GRACE_MS,
@@ -119,7 +119,8 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
     options.cgroups === 'off' ? { missing: 'they are switched off' } : await findCgroups(typical);
   log.info(describeLimits(cgroups));
   const allocations = await readAllAllocations(dir);
-  for (const [attempt, allocation] of allocations) gpus.restore(attempt, allocation.gpus);
+  for (const [attempt, allocation] of allocations)
+    gpus.restore(attempt, allocation.gpus, allocation.gpu);
   const removal = await openRemoval(join(dir, TRASH_DIR), (error, message) =>
     log.error({ err: error }, message),
   );
@@ -148,11 +149,11 @@ type Parts = {
 
 class LocalProcessRunner implements ProcessRunner {
   readonly name = 'process';
-  readonly machines: readonly Machine[];
   readonly warning?: string;
   readonly #options: ProcessRunnerOptions;
   readonly #dir: string;
   readonly #parts: Parts;
+  readonly #capacity: ReturnType<typeof readMachineCapacity>;
   readonly #cpuShares = new CpuShares();
   /** Random bytes, because a disk that compresses would keep no space for zeros. */
   readonly #reserve = randomBytes(RESERVE_BYTES);
@@ -162,10 +163,13 @@ class LocalProcessRunner implements ProcessRunner {
     this.#options = options;
     this.#dir = options.dir;
     this.#parts = parts;
-    this.machines = [
-      { id: LOCAL_MACHINE, ...readMachineCapacity(), gpus: parts.gpus.models, withImage: false },
-    ];
+    this.#capacity = readMachineCapacity();
     if (warnings.length > 0) this.warning = warnings.join(' ');
+  }
+
+  get machines(): readonly Machine[] {
+    const { models } = this.#parts.gpus;
+    return [{ id: LOCAL_MACHINE, ...this.#capacity, gpus: models, withImage: false }];
   }
 
   async prepare(spec: AttemptSpec, abort: AbortSignal): Promise<Handle> {
@@ -177,6 +181,7 @@ class LocalProcessRunner implements ProcessRunner {
     const taken = gpus.take(id, spec.hardware);
     const allocation: Allocation = {
       gpus: taken.map(({ index }) => index),
+      ...(taken.length > 0 && { gpu: spec.hardware.gpu }),
       cgroup: groups?.groupOf(id) ?? null,
     };
     allocations.set(id, allocation);

@@ -1,7 +1,7 @@
 /** What this machine has, and how busy it is. */
 import { readFileSync } from 'node:fs';
 import { arch, cpus, freemem, hostname, platform, totalmem } from 'node:os';
-import { averageLoad, listGpus } from '../gpus.ts';
+import { listGpus, measureLoad } from '../gpus/gpus.ts';
 import type { MachineFacts, MachineReport } from '../machines/protocol.ts';
 import { LOCAL_MACHINE, type Runner } from '../runner.ts';
 
@@ -32,7 +32,13 @@ export async function readFacts(
     program: options.program,
     cpus: total,
     memoryBytes: machine?.memoryBytes ?? 0,
-    gpus: gpus.map(({ index, model, uuid }) => ({ index, name: model, uuid, memoryBytes: 0 })),
+    gpus: gpus.map(({ index, name, profile, uuid, memoryGb }) => ({
+      index,
+      name,
+      profile,
+      uuid,
+      memoryBytes: (memoryGb ?? 0) * 2 ** 30,
+    })),
     withImage: machine?.withImage ?? false,
     withoutImage: machine?.withoutImage ?? false,
     slots: options.slots ?? Math.max(MIN_SLOTS, gpus.length, Math.ceil(total / 2)),
@@ -49,11 +55,10 @@ export function createLoadMeter(): () => Promise<MachineReport['load']> {
     const now = readCpuTimes();
     const share = (now.busy - before.busy) / Math.max(1, now.all - before.all);
     before = now;
-    const gpus = await listGpus();
     return {
       cpuPercent: Math.min(100, Math.max(0, 100 * share)),
       memoryBytes: totalmem() - readAvailableMemory(),
-      gpuPercent: averageLoad(gpus),
+      gpuPercent: await measureLoad(await listGpus()),
     };
   };
 }

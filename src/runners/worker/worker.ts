@@ -15,7 +15,7 @@ import { mkdir, readdir, rm } from 'node:fs/promises';
 import { join, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
 import { Backoff } from '../../base/backoff.ts';
-import { ConfigError, readConfig } from '../../base/config/config.ts';
+import { type Config, ConfigError, readConfig } from '../../base/config/config.ts';
 import { createLog, type Logger } from '../../base/log.ts';
 import {
   type JoinAnswer,
@@ -66,7 +66,8 @@ export async function runWorker(options: Options, signal: AbortSignal): Promise<
   const isNew = options.join || !known;
   const machine = isNew ? await joinServer(options, { facts, log, signal }) : known;
   if (!machine || options.join) return 0;
-  const worker = new MachineWorker({ ...options, runner, machine, facts, log });
+  const { hardware } = config;
+  const worker = new MachineWorker({ ...options, runner, machine, facts, hardware, log });
   await worker.resume();
   return await worker.run(signal);
 }
@@ -123,6 +124,8 @@ type Deps = Options & {
   runner: Runner;
   machine: JoinAnswer;
   facts: MachineReport['facts'];
+  /** Names the GPUs for the runner, as the server does. */
+  hardware: Config['hardware'];
   log: Logger;
 };
 
@@ -166,7 +169,7 @@ class MachineWorker {
 
   /** @returns the exit code of the program */
   async run(signal: AbortSignal): Promise<number> {
-    const { server, machine, data, log } = this.#deps;
+    const { server, machine, data, hardware, log } = this.#deps;
     const instance = readInstance(data);
     const backoff = new Backoff(PAUSES);
     while (!signal.aborted) {
@@ -177,6 +180,7 @@ class MachineWorker {
         const sender = { ...machine, instance };
         const orders = await poll(server, sender, report, AbortSignal.any([signal, changed]));
         backoff.reset();
+        if (orders.models) hardware.replaceModels(orders.models);
         this.#apply(orders);
         if (
           orders.program !== ownVersion() &&

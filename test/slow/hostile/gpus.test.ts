@@ -1,13 +1,13 @@
 /** Jobs that try to use GPUs of others. The GPUs are faked: a listing and device files without a driver. */
-import { chmod, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { chmod, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, onTestFinished, test } from 'vitest';
 import { type Config, readConfig } from '../../../src/base/config/config.ts';
 import { createLog } from '../../../src/base/log.ts';
 import { openDockerRunner } from '../../../src/runners/docker/runner.ts';
-import { openGpuLedger } from '../../../src/runners/gpu-ledger.ts';
-import { buildGpuVariables, parseGpus } from '../../../src/runners/gpus.ts';
+import { buildGpuVariables } from '../../../src/runners/gpus/gpus.ts';
+import { openGpuLedger } from '../../../src/runners/gpus/ledger.ts';
 import { openRunner } from '../../../src/runners/open.ts';
 import { openProcessRunner } from '../../../src/runners/process/runner.ts';
 import type { Handle } from '../../../src/runners/runner.ts';
@@ -20,9 +20,9 @@ import { attemptSpec } from '../../support/runner.contract.ts';
 const never = new AbortController().signal;
 
 /** The output of nvidia-smi 535 on a machine with three GPUs. */
-const LISTING = `0, NVIDIA A100-SXM4-40GB, 12, GPU-aaaa, 00000000:07:00.0
-1, NVIDIA A100-SXM4-40GB, 0, GPU-bbbb, 00000000:0F:00.0
-2, NVIDIA GeForce GTX 1080, [N/A], GPU-cccc, 00000000:47:00.0
+const LISTING = `0, NVIDIA A100-SXM4-40GB, GPU-aaaa, 00000000:07:00.0, 40960, Disabled
+1, NVIDIA A100-SXM4-40GB, GPU-bbbb, 00000000:0F:00.0, 40960, Disabled
+2, NVIDIA GeForce GTX 1080, GPU-cccc, 00000000:47:00.0, 8192, [N/A]
 `;
 
 async function folder(): Promise<AsyncDisposable & { path: string }> {
@@ -30,24 +30,6 @@ async function folder(): Promise<AsyncDisposable & { path: string }> {
   await chmod(path, 0o755);
   return { path, [Symbol.asyncDispose]: () => rm(path, { recursive: true }) };
 }
-
-test('the device file of a GPU is the one that the driver names, which may have another number', async () => {
-  await using driver = await folder();
-  for (const [bus, minor] of [
-    ['0000:07:00.0', 1],
-    ['0000:0f:00.0', 0],
-  ] as const) {
-    await mkdir(join(driver.path, bus));
-    const text = `Model: \t\t NVIDIA A100-SXM4-40GB\nDevice Minor: \t ${minor}\n`;
-    await writeFile(join(driver.path, bus, 'information'), text);
-  }
-  const model = 'A100-40GB';
-  expect(parseGpus(LISTING, driver.path)).toEqual([
-    { index: 0, model, percent: 12, uuid: 'GPU-aaaa', minor: 1 },
-    { index: 1, model, percent: 0, uuid: 'GPU-bbbb', minor: 0 },
-  ]);
-  expect(parseGpus(LISTING, '/none').map(({ minor }) => minor)).toEqual([0, 1]);
-});
 
 test.for(['bubblewrap', 'unshare'] as const)(
   'with %s, a job sees the devices of its own GPUs alone, whatever its environment says',
@@ -84,7 +66,7 @@ test.for(['bubblewrap', 'unshare'] as const)(
 );
 
 test('a container gets the GPUs that the operator has named by their numbers, and counts from 0 inside', async () => {
-  const ledger = await openGpuLedger({ 'H100-80GB': 2, T4: 2 });
+  const ledger = await openGpuLedger({ configured: { 'H100-80GB': 2, T4: 2 } });
   expect(ledger.models).toEqual({ 'H100-80GB': 2, T4: 2 });
   const [first] = ledger.take('a', { gpu: 'T4', gpuCount: 1 });
   expect(first).toMatchObject({ index: 2, uuid: '2' });
