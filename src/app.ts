@@ -331,7 +331,7 @@ async function composeServices(
     issuers: await openIssuers(config, keys, log),
     rechecks: openRechecks({ pool, log }),
     reads: new ResponseLimiter(),
-    queuePositions: createQueuePositions({ pool }),
+    queuePositions: createQueuePositions({ pool, config }),
     urls: {
       base,
       artifacts: config.artifactUrl ?? `${base}/artifacts`,

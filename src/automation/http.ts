@@ -1,6 +1,6 @@
 /** Serves the JSON Schema of `.loam/jobs.yml`. */
 import express, { type Router } from 'express';
-import { type OfferDeps, readLastingOffer } from '../jobs/queue/offer.ts';
+import { type OfferDeps, readPublicOffer } from '../jobs/queue/offer.ts';
 import { refuseOtherMethods } from '../platform/web/methods.ts';
 import { jobsJsonSchema } from './file-schema.ts';
 
@@ -17,7 +17,7 @@ export function schemasRouter(services: OfferDeps): Router {
       });
       res
         .type('application/schema+json')
-        .send(JSON.stringify(jobsJsonSchema(await readLastingOffer(services))));
+        .send(JSON.stringify(jobsJsonSchema(await readPublicOffer(services))));
     })
     .all(refuseOtherMethods(['GET']));
   return router;

@@ -9,6 +9,7 @@ import { addBudgetCommands } from './commands/budgets.ts';
 import { addCompletionCommand } from './commands/completion.ts';
 import { addCredentialCommands } from './commands/credentials.ts';
 import { addFileCommands } from './commands/files.ts';
+import { addHardwareCommand } from './commands/hardware.ts';
 import { addJobCommands } from './commands/jobs.ts';
 import { addLfsAgentCommand } from './commands/lfs-agent.ts';
 import { addListenCommand } from './commands/listen.ts';
@@ -54,6 +55,7 @@ export function createProgram(): Program {
   addAutomationCommands(program);
   addRunsCommands(program);
   addTopCommand(program);
+  addHardwareCommand(program);
   addArtifactCommands(program);
   addRepositoryCommands(program);
   addFileCommands(program);

@@ -2,8 +2,14 @@
 export type StartData = {
   viewer: { username: string; operator: boolean } | null;
   build: string;
+  /** Of all amounts of the server, such as `USD`. */
+  currency: string;
 };
 
 const text = document.getElementById('start')?.textContent ?? 'null';
 // Vite's development server serves the document without this data.
-export const startData: StartData = JSON.parse(text) ?? { viewer: null, build: 'dev' };
+export const startData: StartData = JSON.parse(text) ?? {
+  viewer: null,
+  build: 'dev',
+  currency: 'USD',
+};

@@ -6,6 +6,7 @@ import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Request, Router } from 'express';
 import express from 'express';
+import type { Config } from '../../base/config/config.ts';
 import { wantsPage } from '../../platform/web/page.ts';
 import { serveAssets } from './built-files.ts';
 import { version } from './diagnostics.ts';
@@ -56,7 +57,7 @@ const DIAGRAM_POLICY = [
 ].join('; ');
 
 /** @returns null when the dashboard has not been built */
-export function createDashboard(): Router | null {
+export function createDashboard({ config }: { config: Pick<Config, 'hardware'> }): Router | null {
   const path = join(FOLDER, 'index.html');
   if (!existsSync(path)) return null;
   const document = readFileSync(path, 'utf8');
@@ -88,7 +89,10 @@ export function createDashboard(): Router | null {
     const { viewer } = req;
     // Visitors who are not signed in get the page of `home.ts`, with the link to sign in.
     if (req.path === '/' && viewer.kind !== 'account') return next();
-    const start = JSON.stringify(startDataFor(req)).replaceAll('<', '\\u003c');
+    const start = JSON.stringify(startDataFor(req, config.hardware.current.currency)).replaceAll(
+      '<',
+      '\\u003c',
+    );
     res.vary('Accept, Cookie');
     res.set({
       'Cache-Control': 'no-store',
@@ -104,10 +108,11 @@ export function createDashboard(): Router | null {
 }
 
 /** The type `StartData` in `src/dashboard/start.ts`. */
-function startDataFor({ viewer }: Request) {
+function startDataFor({ viewer }: Request, currency: string) {
   return {
     viewer:
       viewer.kind === 'account' ? { username: viewer.username, operator: viewer.operator } : null,
     build: version.build,
+    currency,
   };
 }

@@ -96,7 +96,7 @@ export function createHttpApp(services: Deps, limits: RateLimits, agents: Reques
   // Before the dashboard, so that a browser that opens the address gets the picture or document instead of a page.
   files.use(badgeRouter(services, limits.countRequest));
   files.use(tokenIssuerRouter(services, limits.countRequest));
-  const dashboard = createDashboard();
+  const dashboard = createDashboard(services);
   if (dashboard) files.use(dashboard);
   files.use(createHomePage());
   app.use(skipForApi(files));

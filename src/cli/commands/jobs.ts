@@ -45,9 +45,10 @@ export function addJobCommands(program: Program): void {
   addChanges(program);
 }
 
-const READ_ATTEMPTS = graphql(`
-  query ReadAttempts($namespace: String!, $name: String!) {
+const READ_DETAILS = graphql(`
+  query ReadJobDetails($namespace: String!, $name: String!) {
     job(namespace: $namespace, name: $name) {
+      queue { sooner { gpu region estimatedStart costPerHour } }
       attempts(first: 100) {
         nodes { number machine startedAt endedAt outcome exitCode placement { cluster node } }
       }
@@ -93,9 +94,12 @@ function addLists(program: Program): void {
       const job = await findTarget(connection, name);
       if (job instanceof JobArray) return showArray(job, options);
       const info = await job.info();
-      const attempts = await readAttempts(connection.client, job);
-      if (options.json) return printJson({ ...info, url: job.url, attempts });
-      printFields(describe(info, job.url));
+      const { attempts, sooner } = await readDetails(connection.client, job);
+      if (options.json) return printJson({ ...info, url: job.url, attempts, sooner });
+      printFields([
+        ...describe(info, job.url),
+        ...sooner.map((start): [string, string] => ['sooner', describeSooner(start, info)]),
+      ]);
       if (attempts.length === 0) return;
       if (isTerminal) print('');
       printTable(
@@ -155,9 +159,18 @@ async function showArray(array: JobArray, { json }: { json?: true | undefined })
   if (left > 0) note(`${left} more: loam jobs --namespace ${namespace} --prefix ${name}-`);
 }
 
-async function readAttempts(client: Client, { namespace, name }: Job) {
-  const { job } = await client.graphql(READ_ATTEMPTS, { namespace, name });
-  return job?.attempts.nodes ?? [];
+async function readDetails(client: Client, { namespace, name }: Job) {
+  const { job } = await client.graphql(READ_DETAILS, { namespace, name });
+  return { attempts: job?.attempts.nodes ?? [], sooner: job?.queue?.sooner ?? [] };
+}
+
+type SoonerStart = Awaited<ReturnType<typeof readDetails>>['sooner'][number];
+
+/** Other hardware on which a waiting job would start earlier. */
+function describeSooner({ gpu, region, estimatedStart, costPerHour }: SoonerStart, job: JobInfo) {
+  const seconds = Math.max(0, Math.round((Date.parse(estimatedStart) - Date.now()) / 1_000));
+  const start = seconds < 60 ? 'now' : `in about ${duration(seconds)}`;
+  return `${hardware({ ...job, gpu })} in ${fromEnum(region)}: ${start}, ${costPerHour} per hour`;
 }
 
 /** The name of a job; on a terminal, where no program reads the table, with the values of its matrix. */

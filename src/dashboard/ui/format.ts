@@ -1,4 +1,5 @@
 /** Formats numbers, times and names for people. */
+import { startData } from '../start.ts';
 
 const UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
 
@@ -36,8 +37,13 @@ export function formatCount(value: number, one: string, many = `${one}s`): strin
 export function formatMoney(amount: string | number): string {
   const value = Number(amount);
   const digits = value !== 0 && Math.abs(value) < 1 ? 4 : 2;
-  return `$${value.toFixed(digits).replace(/(\.\d\d\d*?)0+$/, '$1')}`;
+  const shown = value.toFixed(digits).replace(/(\.\d\d\d*?)0+$/, '$1');
+  const { currency } = startData;
+  const sign = CURRENCY_SIGNS[currency];
+  return sign ? `${sign}${shown}` : `${shown} ${currency}`;
 }
+
+const CURRENCY_SIGNS: Readonly<Record<string, string>> = { USD: '$', EUR: '€', GBP: '£' };
 
 /** The first line of a commit message. */
 export function commitSubject(message: string): string {

@@ -21,7 +21,12 @@ import * as downloads from '../artifacts/downloads.ts';
 import { MAX_POINTS, readUsagePoints } from '../costs/usage-history.ts';
 import { toAnalytics } from '../costs/usage-sampling.ts';
 import { readLogTail } from '../logs/read.ts';
-import { positionColumns, type QueuePosition } from '../queue/queue-position.ts';
+import {
+  positionColumns,
+  type QueuePosition,
+  type QueuePositions,
+  type SoonerStart,
+} from '../queue/queue-position.ts';
 import { readJobCredentials } from '../record/job-credentials.ts';
 import { readMatrixValues } from '../record/matrix-values.ts';
 import { repositoryColumns, visibleRepositoryName } from '../record/repository-name.ts';
@@ -171,7 +176,10 @@ export const Job = builder.prismaNode('Job', {
       nullable: true,
       description: 'The queue position; null if the job does not wait.',
       select: positionColumns,
-      resolve: (job, _args, { services }) => services.queuePositions.findPosition(job),
+      resolve: async (job, _args, { services }) => {
+        const position = await services.queuePositions.findPosition(job);
+        return position && { ...position, job };
+      },
     }),
     artifacts: t.field({
       type: JobArtifacts,
@@ -453,7 +461,25 @@ builder.prismaObjectField(User, 'jobs', (t) =>
   ),
 );
 
-const JobQueue = builder.objectRef<QueuePosition>('JobQueue').implement({
+const SoonerStartType = builder.objectRef<SoonerStart>('SoonerStart').implement({
+  description: 'Hardware on which a waiting job would start earlier.',
+  fields: (t) => ({
+    gpu: t.expose('gpu', { type: Gpu, description: 'The GPU model, or `NONE`.' }),
+    region: t.expose('region', { type: Region, description: 'The region.' }),
+    estimatedStart: t.expose('estimatedStart', {
+      type: 'DateTime',
+      description: 'The estimated start of a job that is created there now.',
+    }),
+    costPerHour: t.expose('costPerHour', {
+      type: 'Decimal',
+      description: 'The price per hour of the job with this hardware.',
+    }),
+  }),
+});
+
+type QueuedJob = Parameters<QueuePositions['findSooner']>[0];
+
+const JobQueue = builder.objectRef<QueuePosition & { job: QueuedJob }>('JobQueue').implement({
   description: 'The queue position of a waiting job. It may be two seconds old.',
   fields: (t) => ({
     waitsFor: t.exposeString('waitsFor', {
@@ -473,6 +499,12 @@ const JobQueue = builder.objectRef<QueuePosition>('JobQueue').implement({
       nullable: true,
       description:
         'The estimated start at the current rate; null if no running job allows an estimate.',
+    }),
+    sooner: t.field({
+      type: [SoonerStartType],
+      description:
+        'Other GPU models and regions with which the job would start at least a minute earlier, the earliest first, at most three.',
+      resolve: ({ job }, _args, { services }) => services.queuePositions.findSooner(job),
     }),
   }),
 });

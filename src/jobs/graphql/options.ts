@@ -30,6 +30,23 @@ const GpuOptionType = builder.objectRef<GpuOption>('GpuOption').implement({
       description: 'The price of one GPU per hour.',
     }),
     counts: t.exposeIntList('counts', { description: 'The numbers that a job may request.' }),
+    free: t.exposeInt('free', {
+      nullable: true,
+      description:
+        'The number of GPUs that no job has now; null for `NONE`. It may be two seconds old.',
+    }),
+    total: t.exposeInt('total', {
+      nullable: true,
+      description: 'The number of GPUs on all machines of live workers; null for `NONE`.',
+    }),
+    waiting: t.exposeInt('waiting', {
+      description: 'The number of jobs that wait for the model, at most 10,000 of each region.',
+    }),
+    estimatedWait: t.exposeFloat('estimatedWait', {
+      nullable: true,
+      description:
+        'The seconds that a new job with one GPU would wait at the current rate; null if no machine has the model, or no running job allows an estimate.',
+    }),
     maxOffered: t.exposeInt('maxOffered', {
       nullable: true,
       description:

@@ -22,13 +22,22 @@ export function offerOf(
  * What a new job may request: only models of the catalogue or of live machines.
  * @param gpu the model of the request: the machines are read only if the catalogue does not have it
  */
-export async function readOffer(services: OfferDeps, gpu: string): Promise<Catalogue> {
+export async function readOffer(
+  services: OfferDeps,
+  gpu: string,
+  namespaceId: string,
+): Promise<Catalogue> {
   const catalogue = services.config.hardware.current;
   if (gpuNames(catalogue).includes(gpu)) return catalogue;
+  return offerOf(services, await readLiveMachines(services, namespaceId));
+}
+
+/** What jobs of every namespace may request. */
+export async function readPublicOffer(services: OfferDeps): Promise<Catalogue> {
   return offerOf(services, await readLiveMachines(services));
 }
 
-/** Also with the models of machines that are silent, so that a file of jobs does not become invalid while they restart. */
+/** Also with the models of machines of single namespaces, and of machines that are silent, so that a file of jobs does not become invalid while they restart. */
 export async function readLastingOffer(services: OfferDeps): Promise<Catalogue> {
   return offerOf(services, await readMachines(services));
 }

@@ -4,8 +4,20 @@
  * if no running job ended. The estimated start assumes that as many jobs of the GPU model run as now, each as long as recent
  * jobs.
  */
+import type { Decimal } from 'decimal.js';
 import type pg from 'pg';
 import type { Prisma } from '../../../prisma/generated/client.ts';
+import type { Config } from '../../base/config/config.ts';
+import { costPerHour, NO_GPU } from '../../base/hardware.ts';
+import {
+  type Availability,
+  estimateWait,
+  ofNamespace,
+  readAvailability,
+  readRecentRates,
+  waitAt,
+} from './availability.ts';
+import { offerOf } from './offer.ts';
 import { describeNeed, readLiveMachines } from './worker-capacity.ts';
 
 export const positionColumns = {
@@ -21,6 +33,7 @@ export const positionColumns = {
   image: true,
   cpu: true,
   memoryGb: true,
+  diskGb: true,
   region: true,
 } as const satisfies Prisma.JobSelect;
 type JobRow = Prisma.JobGetPayload<{ select: typeof positionColumns }>;
@@ -36,7 +49,19 @@ export type QueuePosition = {
   estimatedStart: Date | null;
 };
 
+/** Another GPU model or region in which the job would start earlier. */
+export type SoonerStart = {
+  gpu: string;
+  region: string;
+  estimatedStart: Date;
+  costPerHour: Decimal;
+};
+
 export type QueuePositions = {
+  /** Of the machines that run jobs of every namespace. */
+  readAvailability(): Promise<Availability>;
+  /** @returns the earliest starts first, and at most `MAX_SOONER`; none for a job that does not wait in the queue */
+  findSooner(job: JobRow): Promise<SoonerStart[]>;
   /** @returns null for a job that does not wait in the queue: it is blocked, or is delayed before a retry */
   findPosition(job: JobRow): Promise<QueuePosition | null>;
   /** Returns the `progress` of a job: its queue position while it waits, otherwise the stored text. */
@@ -50,18 +75,26 @@ const RATE_CACHE_MS = 10_000;
 const MAX_IDS = 1_000;
 /** Maximum number of rows of `queue_lines` that are read for a GPU model. */
 const MAX_NAMESPACE_QUEUES = 5_000;
+const MAX_SOONER = 3;
+/** An earlier start by less than this is not worth a change of the job. */
+const SOONER_S = 60;
 /** A cache with this many keys is cleared. */
 const MAX_CACHED_KEYS = 1_000;
 
 /** The waiting jobs and open attempts of a namespace, for one GPU model. */
 type NamespaceBacklog = { namespaceId: string; waiting: number; held: number };
-/** `seconds`: the mean duration of recent attempts. `running`: how many attempts are open. */
-type RecentRate = { seconds: number | null; running: number };
 
-export function createQueuePositions({ pool }: { pool: pg.Pool }): QueuePositions {
+export function createQueuePositions({
+  pool,
+  config,
+}: {
+  pool: pg.Pool;
+  config: Pick<Config, 'hardware'>;
+}): QueuePositions {
   const backlogsOf = cacheTtl(CACHE_MS, (gpu: string) => readBacklogs(pool, gpu));
   const firstIdsOf = cacheTtl(CACHE_MS, (key: string) => readIds(pool, key.split(' ')));
-  const rateOf = cacheTtl(RATE_CACHE_MS, (gpu: string) => readRecentRate(pool, gpu));
+  const rates = cacheTtl(RATE_CACHE_MS, () => readRecentRates(pool));
+  const availability = cacheTtl(CACHE_MS, async () => readAvailability({ pool }, await rates('')));
   const liveMachines = cacheTtl(CACHE_MS, (namespaceId: string) =>
     readLiveMachines({ pool }, namespaceId),
   );
@@ -78,13 +111,44 @@ export function createQueuePositions({ pool }: { pool: pg.Pool }): QueuePosition
     const position = computePosition(job, backlogs, firstIds);
     const unestimated = { waitsFor, missing, position, estimatedStart: null };
     if (missing !== null || position === null) return unestimated;
-    const { seconds, running } = await rateOf(gpu);
-    if (seconds === null || running === 0) return unestimated;
-    const waitSeconds = (position * seconds) / running;
+    const waitSeconds = waitAt(position, (await rates('')).get(gpu));
+    if (waitSeconds === null) return unestimated;
     return { ...unestimated, estimatedStart: new Date(Date.now() + waitSeconds * 1000) };
   }
 
+  async function findSooner(job: JobRow): Promise<SoonerStart[]> {
+    const position = await findPosition(job);
+    if (!position) return [];
+    const now = Date.now();
+    const ownWait = position.estimatedStart ? (+position.estimatedStart - now) / 1_000 : Infinity;
+    const found = ofNamespace(await availability(''), job.namespaceId);
+    const offer = offerOf({ config }, found.machines);
+    const models =
+      job.gpu === NO_GPU
+        ? [NO_GPU]
+        : offer.gpus.flatMap(({ name, counts }) => (counts.includes(job.gpuCount) ? name : []));
+    // Where all machines serve all regions, another region changes nothing.
+    const served = new Set([job.region, ...found.machines.flatMap(({ regions = [] }) => regions)]);
+    const regions = offer.regions.filter((region) => served.has(region));
+    const starts = models.flatMap((gpu) =>
+      regions.flatMap((region) => {
+        if (gpu === job.gpu && region === job.region) return [];
+        const request = { ...job, gpu, region };
+        const wait = estimateWait(found, request);
+        if (wait === null || wait + SOONER_S > ownWait) return [];
+        const estimatedStart = new Date(now + wait * 1_000);
+        return { gpu, region, estimatedStart, costPerHour: costPerHour(request, offer) };
+      }),
+    );
+    const sorted = starts.sort(
+      (a, b) => +a.estimatedStart - +b.estimatedStart || a.costPerHour.cmp(b.costPerHour),
+    );
+    return sorted.slice(0, MAX_SOONER);
+  }
+
   return {
+    readAvailability: async () => ofNamespace(await availability('')),
+    findSooner,
     findPosition,
     async progressOf(job) {
       const position = await findPosition(job);
@@ -175,17 +239,4 @@ async function readIds(pool: pg.Pool, [gpu, region, namespaceId]: string[]): Pro
     [gpu, region, namespaceId],
   );
   return rows.map(({ id }) => id);
-}
-
-/** Reads the rate of a GPU model from the last 500 attempts with any model, which a scan of the newest ids finds quickly. */
-async function readRecentRate(pool: pg.Pool, gpu: string): Promise<RecentRate> {
-  const { rows } = await pool.query<RecentRate>(
-    `select avg(extract(epoch from ended_at - a.created_at)) filter (where ended_at is not null)::float8
-         as seconds,
-       count(*) filter (where ended_at is null)::int as running
-     from (select job_id, created_at, ended_at from job_attempts order by id desc limit 500) a
-     join jobs j on j.id = a.job_id where j.gpu = $1 and a.created_at > now() - interval '7 days'`,
-    [gpu],
-  );
-  return rows[0] ?? { seconds: null, running: 0 };
 }

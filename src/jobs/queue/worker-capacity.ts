@@ -78,6 +78,13 @@ export async function readMachines(services: { pool: pg.Pool }): Promise<WorkerC
   return (await readWorkers(services)).flatMap(({ machines }) => machines);
 }
 
+/** Reads the workers that are alive. */
+export async function readLiveWorkers(services: {
+  pool: pg.Pool;
+}): Promise<Pick<WorkerRow, 'id' | 'machines'>[]> {
+  return (await readWorkers(services)).filter(({ alive }) => alive);
+}
+
 /**
  * Reads the machines of all workers that are alive.
  * @param namespaceId also those that run jobs of this namespace only
@@ -86,8 +93,7 @@ export async function readLiveMachines(
   services: { pool: pg.Pool },
   namespaceId?: string,
 ): Promise<WorkerCapacity[]> {
-  const live = (await readWorkers(services)).filter(({ alive }) => alive);
-  return live.flatMap(({ machines }) =>
+  return (await readLiveWorkers(services)).flatMap(({ machines }) =>
     machines.filter((machine) => servesNamespace(machine, { namespaceId })),
   );
 }

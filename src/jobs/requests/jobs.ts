@@ -148,7 +148,7 @@ export async function planJob(
   demandAccount(viewer);
   const namespace = await resolveNamespace(services.pool, input.namespace);
   demand(viewer, 'job.create', anyTargetIn(viewer, namespace.id));
-  const request = checkRequest(input, await readOffer(services, input.gpu));
+  const request = checkRequest(input, await readOffer(services, input.gpu, namespace.id));
   const { repo, branch } = request;
   const { snapshot } = input;
   const source =

@@ -17,7 +17,9 @@ import { entersGitFolder } from '../../git/names.ts';
 import { demandAccount, type Viewer } from '../../identity/permissions.ts';
 import { isSnapshotId } from '../../repositories/repositories.ts';
 import { VALUE_RULES } from '../../repositories/secrets/secrets.ts';
+import { countGpus, countWaiting, estimateWait } from '../queue/availability.ts';
 import { type OfferDeps, offerOf } from '../queue/offer.ts';
+import type { QueuePositions } from '../queue/queue-position.ts';
 import {
   describeNeed,
   isSuitable,
@@ -304,6 +306,13 @@ export type GpuOption = {
   counts: readonly number[];
   /** The largest number of these GPUs in one machine of a live worker; null for `none`. */
   maxOffered: number | null;
+  /** The GPUs on machines of live workers, and how many of them no job has; null for `none`. */
+  free: number | null;
+  total: number | null;
+  /** The waiting jobs that request the model, at most 10,000 of a region. */
+  waiting: number;
+  /** Seconds that a new job with one GPU would wait; null if that is not known. */
+  estimatedWait: number | null;
 };
 
 /** Checks that the viewer may read the options, as any signed-in user may. @throws AppError 401 */
@@ -371,14 +380,31 @@ export async function findWarnings(
 }
 
 /** Lists all GPU models that a job may request, with their availability on live workers, and `none` last. */
-export async function listGpuOptions(services: OfferDeps): Promise<GpuOption[]> {
-  const machines = await readLiveMachines(services);
-  const models = offerOf(services, machines).gpus.map(
-    ({ name: gpu, memoryGb, pricePerHour, counts }): GpuOption => {
-      const maxOffered = Math.max(0, ...machines.map(({ gpus }) => gpus[gpu] ?? 0));
-      return { gpu, memoryGb, pricePerHour, counts, maxOffered };
-    },
-  );
-  const none = { gpu: NO_GPU, memoryGb: null, pricePerHour: '0', counts: [1], maxOffered: null };
+export async function listGpuOptions(
+  services: Pick<OfferDeps, 'config'> & { queuePositions: QueuePositions },
+): Promise<GpuOption[]> {
+  const found = await services.queuePositions.readAvailability();
+  const { machines } = found;
+  const offer = offerOf(services, machines);
+  const { cpu } = defaultsOf(offer);
+  const queueOf = (gpu: string) => ({
+    waiting: countWaiting(found, { gpu, region: null }),
+    estimatedWait: estimateWait(found, { gpu, gpuCount: 1, cpu, region: null }),
+  });
+  const models = offer.gpus.map(({ name: gpu, memoryGb, pricePerHour, counts }): GpuOption => {
+    const maxOffered = Math.max(0, ...machines.map(({ gpus }) => gpus[gpu] ?? 0));
+    const count = countGpus(found, gpu);
+    return { gpu, memoryGb, pricePerHour, counts, maxOffered, ...count, ...queueOf(gpu) };
+  });
+  const none: GpuOption = {
+    gpu: NO_GPU,
+    memoryGb: null,
+    pricePerHour: '0',
+    counts: [1],
+    maxOffered: null,
+    free: null,
+    total: null,
+    ...queueOf(NO_GPU),
+  };
   return [...models, none];
 }

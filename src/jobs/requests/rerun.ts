@@ -141,7 +141,7 @@ export async function rerunJob<S extends Select>(
     env: toNamedValues(job.env as Record<string, string>),
     secrets: toNamedValues(unsealSecrets(services, job)),
   };
-  const offer = await readOffer(services, job.gpu);
+  const offer = await readOffer(services, job.gpu, namespace.id);
   for (let tries = 1; ; tries++) {
     const name = newName ?? (await nextName(services, namespace.id, job));
     const request = { ...checkRequest({ ...settings, name }, offer), inputs, needs };

@@ -4,7 +4,7 @@ import { fileURLToPath } from 'node:url';
 import express, { type RequestHandler, type Router } from 'express';
 import type { Catalogue } from '../../../base/hardware.ts';
 import type { Urls } from '../../../base/urls.ts';
-import { type OfferDeps, readLastingOffer } from '../../../jobs/queue/offer.ts';
+import { type OfferDeps, readPublicOffer } from '../../../jobs/queue/offer.ts';
 import { apiHeader } from '../../../platform/web/api-header.ts';
 import { refuseOtherMethods } from '../../../platform/web/methods.ts';
 import type { Endpoint } from '../endpoints.ts';
@@ -59,7 +59,7 @@ export function createApiReference(services: Deps, endpoints: readonly Endpoint[
   const { urls } = services;
   let last: { offer: Catalogue; json: string } | undefined;
   const readJson = async () => {
-    const offer = await readLastingOffer(services);
+    const offer = await readPublicOffer(services);
     if (last?.offer !== offer)
       last = { offer, json: JSON.stringify(openApiDocument(endpoints, urls, offer)) };
     return last.json;

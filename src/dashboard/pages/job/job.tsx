@@ -1,9 +1,9 @@
-import { useParams } from '@tanstack/react-router';
+import { Link, useParams } from '@tanstack/react-router';
 import { CircleX, Hourglass } from 'lucide-react';
 import type { ReactNode } from 'react';
 import { type FragmentOf, readFragment } from '../../graphql/graphql.ts';
 import { useLiveSubscription } from '../../live/follow.ts';
-import { formatEnum } from '../../ui/format.ts';
+import { formatEnum, formatMoney } from '../../ui/format.ts';
 import { LiveDot } from '../../ui/live-dot.tsx';
 import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { PageTitle } from '../../ui/page.tsx';
@@ -120,7 +120,8 @@ function Job({
 }
 
 /** Why a job is still queued, and when it may start. */
-function QueueNotice({ job: { queue, progress } }: { job: JobData }) {
+function QueueNotice({ job }: { job: JobData }) {
+  const { queue, progress } = job;
   // A worker prepares the job, or a cluster has it in its own queue.
   if (!queue)
     return (
@@ -151,9 +152,59 @@ function QueueNotice({ job: { queue, progress } }: { job: JobData }) {
             'The job starts as soon as it is first in the queue and there is capacity.'
           )}
         </p>
+        <SoonerStarts starts={queue.sooner} job={job} />
       </div>
     </WaitNotice>
   );
+}
+
+/** Other hardware on which the job would start earlier. */
+function SoonerStarts({
+  starts,
+  job,
+}: {
+  starts: NonNullable<JobData['queue']>['sooner'];
+  job: JobData;
+}) {
+  if (starts.length === 0) return null;
+  return (
+    <div className="mt-2" data-sooner>
+      <p>
+        It would start sooner with other hardware.{' '}
+        <Link to="/new/job" search={{ namespace: job.namespace, rerun: job.name }} className="link">
+          Change it in a new job
+        </Link>
+      </p>
+      <ul className="mt-1 list-disc pl-5">
+        {starts.map(({ gpu, region, estimatedStart, costPerHour }) => (
+          <li key={`${gpu} ${region}`}>
+            {formatHardware({ ...job, gpu })} in {formatName(region)}:{' '}
+            {Date.parse(estimatedStart) - Date.now() < 60_000 ? (
+              'now'
+            ) : (
+              <RelativeTime at={estimatedStart} />
+            )}
+            , {formatMoney(costPerHour)} an hour
+          </li>
+        ))}
+      </ul>
+    </div>
+  );
+}
+
+function formatHardware({
+  gpu,
+  gpuCount,
+  cpu,
+  memoryGb,
+}: Pick<JobData, 'gpu' | 'gpuCount' | 'cpu' | 'memoryGb'>): string {
+  return gpu === 'NONE'
+    ? `${cpu} vCPUs, ${memoryGb} GB`
+    : `${gpuCount} × ${gpu.replaceAll('_', ' ')}`;
+}
+
+function formatName(region: string): string {
+  return region.toLowerCase().replaceAll('_', '-');
 }
 
 function WaitNotice({ children }: { children: ReactNode }) {

@@ -50,7 +50,7 @@ export const JobFacts = graphql(`
     createdBy { id username }
     labels { key value }
     rerunOf { id name namespace }
-    queue { waitsFor position offered estimatedStart }
+    queue { waitsFor position offered estimatedStart sooner { gpu region estimatedStart costPerHour } }
     owner { id viewerRole }
     attempts(first: 50) {
       nodes { id number startedAt exitedAt endedAt outcome exitCode machine cpus memoryGb shared placement { cluster node inspect } }

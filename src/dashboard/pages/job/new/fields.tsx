@@ -1,5 +1,5 @@
 import { Field, Input, Select, TextArea } from '../../../ui/field.tsx';
-import { formatMoney } from '../../../ui/format.ts';
+import { formatCount, formatDuration, formatMoney } from '../../../ui/format.ts';
 import type { Draft, Problems } from './draft.ts';
 import type { JobOptions } from './queries.ts';
 
@@ -226,13 +226,11 @@ export function HardwareFields({ draft, options, problems, set }: FieldsProps) {
   };
   return (
     <div className="grid gap-4 sm:grid-cols-2">
-      <Field label="GPU" problem={problems.gpu}>
+      <Field label="GPU" problem={problems.gpu} hint={describeQueue(draft, options)}>
         <Select value={draft.gpu} onChange={({ target }) => choose(target.value)}>
-          {options.gpus.map(({ gpu, name, memoryGb, pricePerHour, maxOffered }) => (
-            <option key={gpu} value={gpu}>
-              {gpu === 'NONE'
-                ? 'None'
-                : `${name}, ${memoryGb} GB, ${formatMoney(pricePerHour)} an hour${maxOffered === 0 ? ' (not available)' : ''}`}
+          {options.gpus.map((option) => (
+            <option key={option.gpu} value={option.gpu}>
+              {describeGpu(option)}
             </option>
           ))}
         </Select>
@@ -272,4 +270,23 @@ export function HardwareFields({ draft, options, problems, set }: FieldsProps) {
       </Field>
     </div>
   );
+}
+
+type GpuOption = JobOptions['gpus'][number];
+
+function describeGpu({ gpu, name, memoryGb, pricePerHour, free, total }: GpuOption): string {
+  if (gpu === 'NONE') return 'None';
+  const memory = memoryGb === null ? '' : `${memoryGb} GB, `;
+  const offer = total === 0 ? 'not available' : `${free} of ${total} free`;
+  return `${name}, ${memory}${formatMoney(pricePerHour)} an hour, ${offer}`;
+}
+
+/** The jobs that wait for the chosen model, and how long a new job would wait. */
+function describeQueue({ gpu }: Draft, { gpus }: JobOptions): string | undefined {
+  const { waiting = 0, estimatedWait = null } = gpus.find((each) => each.gpu === gpu) ?? {};
+  const jobs = waiting === 0 ? 'No job waits' : `${formatCount(waiting, 'job')} waiting`;
+  if (estimatedWait === null) return waiting === 0 ? undefined : `${jobs}.`;
+  return estimatedWait === 0
+    ? `${jobs}. A new job starts now.`
+    : `${jobs}. Estimated wait of a new job: ${formatDuration(Math.round(estimatedWait))}.`;
 }

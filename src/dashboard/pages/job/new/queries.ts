@@ -21,7 +21,7 @@ export const NewJobQuery = graphql(`
       defaultRegion
       diskGb { min max default }
       diskGbPricePerHour
-      gpus { gpu name memoryGb pricePerHour counts maxOffered }
+      gpus { gpu name memoryGb pricePerHour counts maxOffered free total waiting estimatedWait }
       image { pattern }
       labels { maxEntries pattern }
       maxMemoryGbPerCpu
