@@ -20,7 +20,7 @@ download() {
   fi || fail "Cannot download $1. Check that this machine reaches the server, then run this again."
 }
 
-# Says what the machine lacks, and what that costs.
+# The program itself says what else the machine lacks, and what that costs, when it joins.
 check_machine() {
   command -v node >/dev/null ||
     fail "Loam needs Node 22 or newer, and the PATH has no node. Install it from https://nodejs.org, then run this again."
@@ -29,12 +29,6 @@ check_machine() {
   for program in tar mkfifo; do
     command -v "$program" >/dev/null || fail "Loam needs the program $program, and the PATH has none."
   done
-  command -v bwrap >/dev/null ||
-    echo "Missing: bubblewrap. Jobs without an image see the files of this machine. Install it (apt install bubblewrap)."
-  command -v slirp4netns >/dev/null ||
-    echo "Missing: slirp4netns. Jobs without an image share the network of this machine. Install it (apt install slirp4netns)."
-  test -S "${docker_socket:-/var/run/docker.sock}" || test -n "${DOCKER_HOST:-}" ||
-    echo "Missing: Docker or Podman. This machine runs no jobs with an image."
 }
 
 # @param the command that starts the program
@@ -113,24 +107,33 @@ install_worker() {
   esac
 
   check_machine
+  test -n "$token" || test -f "$data/machine.json" ||
+    fail "Give a worker token with --token. \`loam machines add NAME\` and the page Machines of $base make one."
+  # What a failed installation leaves: nothing, or the earlier one.
+  unfinished=$data
+  test ! -e "$data" || unfinished=
+  new=
+  trap 'rm -rf ${new:+"$new"} ${unfinished:+"$unfinished"}' EXIT
+  trap 'exit 130' HUP INT TERM
   mkdir -p "$data/programs"
   chmod 700 "$data"
-  new=$(mktemp -d "$data/programs/new.XXXXXX")
-  trap 'rm -rf "$new"' EXIT
-  trap 'exit 130' HUP INT TERM
+  new=$(mktemp -d "$data/new.XXXXXX")
   download "$base/worker/program.tgz" "$new/program.tgz"
   tar -xzf "$new/program.tgz" -C "$new" || fail "The download of $base/worker/program.tgz is damaged. Run this again."
   rm "$new/program.tgz"
-  version=$(cat "$new/built-from")
-  rm -rf "$data/programs/$version"
-  mv "$new" "$data/programs/$version"
-  ln -sfn "programs/$version" "$data/program"
-  test -z "${LOAM_CA:-}" || echo "NODE_EXTRA_CA_CERTS='$LOAM_CA'" >>"$data/env"
+  NODE_EXTRA_CA_CERTS=${LOAM_CA:-${NODE_EXTRA_CA_CERTS:-}} node "$new/worker.mjs" --server "$base" --data "$data" \
+    --join ${token:+--token "$token"} ${name:+--name "$name"}
+  unfinished=
 
+  # A version that is there may be running.
+  version=$(cat "$new/built-from")
+  test -f "$data/programs/$version/built-from" || mv "$new" "$data/programs/$version"
+  rm -rf "$new"
+  ln -sfn "programs/$version" "$data/program"
+  test -z "${LOAM_CA:-}" || grep -qs '^NODE_EXTRA_CA_CERTS=' "$data/env" ||
+    echo "NODE_EXTRA_CA_CERTS='$LOAM_CA'" >>"$data/env"
   command="'$(command -v node)' program/worker.mjs --server '$base' --data '$data'"
   write_launcher "$command"
-  NODE_EXTRA_CA_CERTS=${LOAM_CA:-${NODE_EXTRA_CA_CERTS:-}} node "$data/program/worker.mjs" --server "$base" --data "$data" \
-    --join ${token:+--token "$token"} ${name:+--name "$name"}
 
   if test -n "$foreground"; then
     echo "Running. Ctrl-C ends this program; jobs go on, and it continues them when it is started again: $data/run"

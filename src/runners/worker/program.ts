@@ -41,8 +41,14 @@ export async function install(
   await symlink(join('programs', version), `${link}.new`);
   await rename(`${link}.new`, link);
   // Shims of the running version have loaded their code already.
-  for (const name of await readdir(programs))
-    if (name !== version) await rm(join(programs, name), { recursive: true, force: true });
+  const removed = join(programs, '.removed');
+  for (const name of await readdir(programs)) {
+    if (name === version) continue;
+    // A part of a version must never be taken for all of it.
+    await rm(removed, { recursive: true, force: true });
+    if (name !== '.removed') await rename(join(programs, name), removed);
+  }
+  await rm(removed, { recursive: true, force: true });
   log.info(`This program is replaced by version ${version.slice(0, 12)} of the server`);
   return true;
 }

@@ -36,6 +36,8 @@ import { install, ownVersion } from './program.ts';
 import { isAccepted, poll, requestJoin, ServerRefused } from './server.ts';
 
 const MACHINE_FILE = 'machine.json';
+/** Those of the command and of `install.sh`, which the shell of a user may have set. */
+const OTHER_VARIABLES = new Set(['LOAM', 'LOAM_URL', 'LOAM_TOKEN', 'LOAM_CA']);
 const PAUSES = { firstMs: 200, longestMs: 10_000 };
 
 type Options = {
@@ -55,17 +57,21 @@ export async function runWorker(options: Options, signal: AbortSignal): Promise<
   // The program may be running, as when this version is installed beside it.
   if (options.join && known && (await isAccepted(server, known))) return 0;
   await takeFolder(data);
-  const config = readConfig({ ...process.env, LOAM_DATA_DIR: join(data, 'runner') });
-  const log = createLog(config.logLevel);
+  const own = Object.entries(process.env).filter(([name]) => !OTHER_VARIABLES.has(name));
+  const config = readConfig({ ...Object.fromEntries(own), LOAM_DATA_DIR: join(data, 'runner') });
+  // The installation shows what matters as text.
+  const log = createLog(options.join ? 'silent' : config.logLevel);
+  const say = options.join ? (text: string) => console.log(text) : (text: string) => log.warn(text);
   await mkdir(config.dataDir, { recursive: true, mode: 0o700 });
   await using cleanup = new AsyncDisposableStack();
   const runner = cleanup.use(await openRunner({ config, hidden: [data], log }));
   const slots = process.env.LOAM_JOB_SLOTS ? config.jobSlots : undefined;
-  const facts = await readFacts(runner, { program: ownVersion(), slots });
-  for (const note of facts.notes) log.warn(note);
+  const facts = await readFacts(runner, { program: ownVersion().slice(0, 12), slots });
   const isNew = options.join || !known;
-  const machine = isNew ? await joinServer(options, { facts, log, signal }) : known;
-  if (!machine || options.join) return 0;
+  const machine = isNew ? await joinServer(options, { facts, say, signal }) : known;
+  if (!machine) return 0;
+  for (const note of facts.notes) say(note);
+  if (options.join) return 0;
   const { hardware } = config;
   const worker = new MachineWorker({ ...options, runner, machine, facts, hardware, log });
   await worker.resume();
@@ -75,10 +81,12 @@ export async function runWorker(options: Options, signal: AbortSignal): Promise<
 /** @returns null when `signal` aborts */
 async function joinServer(
   { server, data, token, name }: Options,
-  { facts, log, signal }: { facts: MachineFacts; log: Logger; signal: AbortSignal },
+  { facts, say, signal }: { facts: MachineFacts; say(text: string): void; signal: AbortSignal },
 ): Promise<JoinAnswer | null> {
   if (token === undefined)
-    throw new ConfigError('--token: this machine has not joined yet and needs a worker token');
+    throw new ConfigError(
+      '--token: this machine needs a worker token, because it has not joined yet or was removed',
+    );
   const backoff = new Backoff(PAUSES);
   while (!signal.aborted) {
     try {
@@ -88,11 +96,11 @@ async function joinServer(
         ...(name !== undefined && { name }),
       });
       writeJsonAtomically(join(data, MACHINE_FILE), machine, data);
-      log.info(`This machine has joined ${server} as "${machine.name}"`);
+      say(`This machine has joined ${server} as "${machine.name}".`);
       return machine;
     } catch (error) {
       if (error instanceof ServerRefused) throw error;
-      log.warn(`${server} does not answer: ${describe(error)}`);
+      say(`${server} does not let this machine join yet: ${describe(error)}`);
       await backoff.pause(signal);
     }
   }
