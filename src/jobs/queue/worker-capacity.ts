@@ -160,7 +160,8 @@ export function isSuitable(
 
 /** For example `a T4 in us-east-1`, or `an H100-80GB in us-east-1`. */
 function describeGpus({ gpu, gpuCount, region }: GpuRequest & { region: string }): string {
-  const article = /^[AHL]/.test(gpu) ? 'an' : 'a';
+  // As the first letter is spoken.
+  const article = /^[AEFHILMNORSX]/.test(gpu) ? 'an' : 'a';
   return `${gpuCount > 1 ? `${gpuCount} ×` : article} ${gpu} in ${region}`;
 }
 

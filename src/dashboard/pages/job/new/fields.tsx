@@ -276,9 +276,10 @@ type GpuOption = JobOptions['gpus'][number];
 
 function describeGpu({ gpu, name, memoryGb, pricePerHour, free, total }: GpuOption): string {
   if (gpu === 'NONE') return 'None';
-  const memory = memoryGb === null ? '' : `${memoryGb} GB, `;
+  const memory = memoryGb === null ? '' : `, ${memoryGb} GB`;
   const offer = total === 0 ? 'not available' : `${free} of ${total} free`;
-  return `${name}, ${memory}${formatMoney(pricePerHour)} an hour, ${offer}`;
+  // The most important first: a narrow screen cuts the end.
+  return `${name}, ${offer}, ${formatMoney(pricePerHour)} an hour${memory}`;
 }
 
 /** The jobs that wait for the chosen model, and how long a new job would wait. */
