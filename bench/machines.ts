@@ -104,12 +104,9 @@ async function tellMemory(): Promise<void> {
   const { child, base } = bench.server;
   const token = await createToken(bench);
   const stopping = new AbortController();
-  const join = (from: number, to: number) =>
-    Promise.all(
-      Array.from({ length: to - from }, (_, i) =>
-        simulate(base, token, `m${from + i}`, stopping.signal),
-      ),
-    );
+  const join = async (from: number, to: number) => {
+    for (let i = from; i < to; i++) await simulate(base, token, `m${i}`, stopping.signal);
+  };
   // The code of the requests is loaded and compiled by the first ones.
   await join(0, MACHINES);
   await delay(SETTLE_MS);
@@ -194,6 +191,7 @@ async function simulate(base: string, token: string, name: string, signal: Abort
   const joined = (await post('/machines/join', '', { token, name, facts: FACTS })) as JoinAnswer;
   const held = new Set<string>();
   let seen = '';
+  let sequence = 1;
   const runAttempt = async (id: string, attemptToken: string) => {
     const nonce = randomUUID();
     const authorization = `Bearer ${attemptToken}`;
@@ -221,14 +219,14 @@ async function simulate(base: string, token: string, name: string, signal: Abort
       changed = new AbortController();
       const attempts = Array.from(held, (id) => ({ id }));
       const response = await fetch(
-        `${base}/machines/${joined.id}/poll?attempts=${attempts.length}`,
+        `${base}/machines/${joined.id}/poll?attempts=${attempts.length}&instance=${joined.id}`,
         {
           method: 'POST',
           headers: {
             authorization: `Bearer ${joined.secret}`,
             'content-type': 'application/json',
           },
-          body: JSON.stringify({ facts: FACTS, load: LOAD, attempts, seen }),
+          body: JSON.stringify({ facts: FACTS, load: LOAD, attempts, seen, sequence: sequence++ }),
           signal: AbortSignal.any([signal, changed.signal]),
         },
       ).catch(() => null);
@@ -250,6 +248,6 @@ async function simulate(base: string, token: string, name: string, signal: Abort
   void report();
 }
 
-//S await compareStart();
-//C await compareClaims();
+await compareStart();
+await compareClaims();
 await tellMemory();
