@@ -6,6 +6,7 @@
 import { randomUUID } from 'node:crypto';
 import { EventEmitter, once } from 'node:events';
 import { uptime } from 'node:os';
+import { isDeepStrictEqual } from 'node:util';
 import { busy } from '../../base/errors.ts';
 import { type Catalogue, modelOf } from '../../base/hardware.ts';
 import type {
@@ -55,6 +56,8 @@ type KnownMachine = {
     /** Seconds of the clock that runs while this machine is suspended. */
     at: number;
   };
+  /** Its GPUs by model, as the catalogue names them. */
+  counted?: { catalogue: Catalogue; gpus: MachineFacts['gpus']; models: Record<string, number> };
   /** How many requests of the machine are open: more than one for a moment, after a connection has broken. */
   polls: number;
   /** The number of the latest request, which ends earlier ones. */
@@ -133,14 +136,27 @@ export class MachinesEngine implements ClusterEngine, Placement {
 
   #capacityOf(machine: KnownMachine | undefined): Capacity | undefined {
     const facts = machine?.reported?.settings.facts;
-    if (!facts) return undefined;
+    if (!machine || !facts) return undefined;
     const { cpus, memoryBytes, withImage, withoutImage } = facts;
-    const gpus: Record<string, number> = {};
-    for (const gpu of facts.gpus) {
-      const model = modelOf(this.#hardware.current, gpu);
-      gpus[model] = (gpus[model] ?? 0) + 1;
+    return { cpus, memoryBytes, gpus: this.#countGpus(machine, facts), withImage, withoutImage };
+  }
+
+  /** @returns model → number. Kept, because each claim asks for it, and finding the models takes milliseconds */
+  #countGpus(machine: KnownMachine, { gpus }: MachineFacts): Readonly<Record<string, number>> {
+    const catalogue = this.#hardware.current;
+    const { counted } = machine;
+    if (counted?.catalogue === catalogue && isDeepStrictEqual(counted.gpus, gpus)) {
+      // The next comparison is then one of references.
+      counted.gpus = gpus;
+      return counted.models;
     }
-    return { cpus, memoryBytes, gpus, withImage, withoutImage };
+    const models: Record<string, number> = {};
+    for (const gpu of gpus) {
+      const model = modelOf(catalogue, gpu);
+      models[model] = (models[model] ?? 0) + 1;
+    }
+    machine.counted = { catalogue, gpus, models };
+    return models;
   }
 
   /** Whether the machine has reported to this process, and neither was removed nor has another driver. */

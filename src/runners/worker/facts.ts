@@ -4,6 +4,7 @@ import { arch, cpus, freemem, hostname, platform, totalmem } from 'node:os';
 import { listGpus, measureLoad } from '../gpus/gpus.ts';
 import type { MachineFacts, MachineReport } from '../machines/protocol.ts';
 import { LOCAL_MACHINE, type Runner } from '../runner.ts';
+import { memoizeTtl } from '../supervisor/memoize-ttl.ts';
 
 /** The fewest jobs that a machine may run at once, as of `LOAM_JOB_SLOTS` of a server. */
 const MIN_SLOTS = 4;
@@ -48,19 +49,24 @@ export async function readFacts(
 
 type CpuTimes = { busy: number; all: number };
 
+/** The least time between two measurements: a machine reports each change of its attempts, too. */
+const LOAD_MS = 10_000;
+
 /** Measures the load since the last measurement. */
 export function createLoadMeter(): () => Promise<MachineReport['load']> {
   let before = readCpuTimes();
-  return async () => {
+  const gpus = listGpus();
+  // The tools that measure them take a tenth of a second of CPU.
+  return memoizeTtl(LOAD_MS, async () => {
     const now = readCpuTimes();
     const share = (now.busy - before.busy) / Math.max(1, now.all - before.all);
     before = now;
     return {
       cpuPercent: Math.min(100, Math.max(0, 100 * share)),
       memoryBytes: totalmem() - readAvailableMemory(),
-      gpuPercent: await measureLoad(await listGpus()),
+      gpuPercent: await measureLoad(await gpus),
     };
-  };
+  });
 }
 
 function readCpuTimes(): CpuTimes {
