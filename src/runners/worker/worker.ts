@@ -10,6 +10,7 @@
  *   runner         the files of the process and Docker runners
  *   program        link to the version of this program that runs at the next start, in `programs`
  */
+import './node-22.ts';
 import { existsSync, realpathSync, statSync } from 'node:fs';
 import { mkdir, readdir, rm } from 'node:fs/promises';
 import { join, resolve } from 'node:path';

@@ -27,10 +27,18 @@ const MINUTE = 60_000;
 let app: TestApp;
 let ada: Client;
 let folder: string;
+/** Makes Node.js as old as the installer allows: without what version 22 lacks. */
+let asNode22: { NODE_OPTIONS: string };
 
 beforeAll(async () => {
   await buildPrograms();
   folder = await mkdtemp(join(tmpdir(), 'loam-install-'));
+  const removal = join(folder, 'as-node-22.mjs');
+  await writeFile(
+    removal,
+    'delete globalThis.AsyncDisposableStack; delete Map.prototype.getOrInsertComputed;',
+  );
+  asNode22 = { NODE_OPTIONS: `--import=${removal}` };
   app = await startApp({ config: { runner: 'none' } });
   ada = await app.user('ada');
   await ada.repository('ada/code', { autoInit: true });
@@ -44,7 +52,7 @@ afterAll(async () => {
 async function install(args: readonly string[], env: Record<string, string> = {}) {
   const script = (await ada.get('/worker/install.sh')).text;
   return new Promise<{ code: number | null; output: string }>((resolve) => {
-    const given = { PATH: process.env.PATH, HOME: folder, LOAM_URL: 'of the command', ...env };
+    const given = { PATH: process.env.PATH, HOME: folder, LOAM_URL: 'of it', ...asNode22, ...env };
     const child = execFile('sh', ['-s', '--', ...args], { env: given }, (_, stdout, stderr) =>
       resolve({ code: child.exitCode, output: stdout + stderr }),
     );
@@ -71,7 +79,9 @@ const removeMachine = (name: string) =>
 
 /** Starts the installed program as a unit of systemd would. */
 function startInstalled(data: string) {
-  const child = execFile(join(data, 'run'), { env: { PATH: process.env.PATH, HOME: folder } });
+  const child = execFile(join(data, 'run'), {
+    env: { PATH: process.env.PATH, HOME: folder, ...asNode22 },
+  });
   const exited = new Promise<number | null>((resolve) => child.once('exit', resolve));
   const stop = async () => {
     child.kill('SIGTERM');
