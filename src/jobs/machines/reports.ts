@@ -21,6 +21,8 @@ import { WORKER_SILENCE_S } from '../queue/worker-capacity.ts';
 
 /** A report is stored when the last stored one is older than this, or says something new. */
 const STORE_MS = 15_000;
+/** The same for new facts. They change at a start of the program only, unless the machine wants to cost writes. */
+const NEW_FACTS_MS = 1_000;
 /** Interval of the samples of the history, and how many are kept: an hour. */
 const SAMPLE_MS = 60_000;
 const MAX_SAMPLES = 60;
@@ -94,8 +96,9 @@ export async function storeReport(
   const now = new Date();
   // The database has them as JSON, whose names have another order.
   const hasNewFacts = !isDeepStrictEqual(JSON.parse(JSON.stringify(facts)), machine.facts);
-  const isRecent = now.getTime() - machine.lastSeenAt.getTime() < STORE_MS;
-  if (isRecent && !hasNewFacts && machine.silentSince === null) return;
+  const storeMs = hasNewFacts ? NEW_FACTS_MS : STORE_MS;
+  const isRecent = now.getTime() - machine.lastSeenAt.getTime() < storeMs;
+  if (isRecent && machine.silentSince === null) return;
   const history = machine.history as MachineSample[];
   const isDue = now.getTime() - (history.at(-1)?.at ?? 0) >= SAMPLE_MS - STORE_MS;
   const sample: MachineSample = { at: now.getTime(), ...load, jobs: attempts.length };
