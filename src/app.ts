@@ -258,12 +258,12 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     () => takeOverFromDeadServers(services, process.session, unfinished),
     () => startTriggerLoop(services),
     () => startClock(services),
+    () => runner && followJoinedMachines(services, runner),
     () =>
       runner &&
       startWorker({ ...services, db, runner, checkout: createCheckout(services) }).then(
         reportSlots(services),
       ),
-    () => runner && followJoinedMachines(services, runner),
     () => startSilenceLoop(services),
     // Only by processes that answer requests, of which there is always one.
     () => startDependencyLoop({ ...services, db, onChanged: updateRuns }),
@@ -379,8 +379,8 @@ export async function createWorker(
         },
       };
     },
-    () => startWorker({ ...services, runner, checkout }).then(reportSlots(services)),
     () => followJoinedMachines(services, runner),
+    () => startWorker({ ...services, runner, checkout }).then(reportSlots(services)),
   ]);
 
   const { server } = port;
@@ -561,7 +561,7 @@ function serveAgents(
 function followJoinedMachines(
   services: Pick<ProcessServices, 'db' | 'bus' | 'cluster' | 'log'>,
   { joined }: Pick<OpenedRunner, 'joined'>,
-): AsyncDisposable | null {
+): Promise<AsyncDisposable> | null {
   const worker = services.cluster.members.id;
   return joined ? followMachines({ ...services, worker, engine: joined }) : null;
 }

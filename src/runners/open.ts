@@ -336,10 +336,11 @@ export function composeRunners(
     },
     ...(warnings.length > 0 && { warning: warnings.join(' ') }),
     async prepare(spec, signal) {
-      // A cluster that answers says itself why it cannot run the job.
-      const isAnswering = (kinds[spec.machine]?.machines.length ?? 0) > 0;
-      const runner =
-        choose(spec.image !== null, spec.machine) ?? (isAnswering ? spec.machine : null);
+      // A cluster or joined machine that answers says itself why it cannot run the job.
+      const isAnswering = (one: Runner) =>
+        one.machines.some((machine) => machine.id === spec.machine && !usesWorkerSlots(machine));
+      const answering = () => Object.keys(kinds).find((kind) => isAnswering(kinds[kind] as Runner));
+      const runner = choose(spec.image !== null, spec.machine) ?? answering() ?? null;
       // The machine answered when the job was assigned to it.
       if (runner === null)
         throw new RunnerUnavailable(`the machine ${spec.machine} does not answer`);

@@ -1,10 +1,15 @@
 /** What the engine of joined machines makes of their reports: of late ones, lies, copies, and machines that were removed. */
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { CONTRACT } from '../../src/base/hardware.ts';
 import type { Submission } from '../../src/runners/agent/engine.ts';
+import { openAgentRunner } from '../../src/runners/agent/runner.ts';
 import { type MachineSettings, MachinesEngine } from '../../src/runners/machines/engine.ts';
 import { machineReport } from '../../src/runners/machines/protocol.ts';
 import { FORGED_FACTS } from '../support/forged-machine.ts';
+import { attemptSpec } from '../support/runner.contract.ts';
 
 const never = new AbortController().signal;
 
@@ -145,4 +150,40 @@ test('the open request of a machine that is removed ends without orders', async 
   await expect(waiting).rejects.toThrow('does not drive');
   expect(engine.drives('mch_1')).toBe(false);
   expect(engine.machines).toEqual([]);
+});
+
+test('a request with older settings does not undo a drain', async () => {
+  await using engine = open();
+  await engine.report([]);
+  expect(engine.machines).toMatchObject([{ id: 'box' }]);
+  engine.update([settings({ drainSince: new Date() })]);
+  await engine.report([]);
+  expect(engine.machines).toEqual([]);
+});
+
+test('a machine gets no attempts while it has some that were removed during its silence', async () => {
+  await using engine = open();
+  await engine.report(['att_removed']);
+  expect(engine.machines).toEqual([]);
+  await engine.report([]);
+  expect(engine.machines).toHaveLength(1);
+});
+
+test('jobs wait for the images of a machine that has not reported yet', async () => {
+  const dir = await mkdtemp(join(tmpdir(), 'loam-engine-'));
+  await using cleanup = new AsyncDisposableStack();
+  cleanup.defer(() => rm(dir, { recursive: true, force: true }));
+  const engine = cleanup.use(open());
+  const options = { engine, placement: engine, name: 'joined', dir, agentUrl: '', leaseMs: 60_000 };
+  const runner = cleanup.use(await openAgentRunner(options));
+  const withImages = (withImage: boolean) => settings({ facts: { ...FORGED_FACTS, withImage } });
+  engine.update([withImages(false)]);
+  expect(runner.hasUnavailableEngine).toBe(false);
+  engine.update([withImages(true)]);
+  expect(runner.machines).toEqual([]);
+  expect(runner.hasUnavailableEngine).toBe(true);
+  // Placed there by the previous process.
+  expect(await runner.prepare({ ...attemptSpec('true'), machine: 'box' }, never)).toBeDefined();
+  await engine.report([]);
+  expect(runner.hasUnavailableEngine).toBe(false);
 });

@@ -8,7 +8,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
 import { composeRunners } from '../../src/runners/open.ts';
 import { keyringGuardPrefix } from '../../src/runners/process/keyrings.ts';
-import type { Handle } from '../../src/runners/runner.ts';
+import { type Handle, Unstartable } from '../../src/runners/runner.ts';
 import { listDescendants } from '../../src/runners/supervisor/proc.ts';
 import { clusterRunner, WAITING_FOR_NODES } from '../support/cluster-runner.ts';
 import { eventually } from '../support/eventually.ts';
@@ -68,6 +68,15 @@ test('combined runners pass on how an attempt starts, and keep the kind in a han
   expect(await starting).toBe(true);
   expect(reports).toEqual([WAITING_FOR_NODES, WAITING_FOR_NODES]);
   expect(stored).toEqual([{ attempt: spec.id, runner: 'cluster', node: 'node-7' }]);
+});
+
+test('a joined machine that answers says itself why it cannot run a job', async () => {
+  const joined = fakeRunner({
+    machines: [{ id: 'box', cpus: 4, memoryBytes: 2 ** 33, gpus: {}, slots: 4 }],
+  });
+  const both = composeRunners('auto', { process: fakeRunner(), joined }, () => null);
+  const spec = { ...attemptSpec('exit 0'), machine: 'box', image: 'debian' };
+  await expect(both.prepare(spec, never)).rejects.toThrow(Unstartable);
 });
 
 describe('process', () => {

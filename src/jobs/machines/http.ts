@@ -111,14 +111,21 @@ export function createMachinesRouter(deps: Deps): Router {
   return Router().use(MACHINES_PATH, router);
 }
 
-/** Passes changes of the machines that this process drives on to it, for example when one is drained or removed. */
-export function followMachines({
+/**
+ * Tells this process which machines it drives, and of their changes, for example when one is drained or removed. Jobs may be
+ * claimed when it resolves: the engine then knows what machines have that have not reported yet.
+ */
+export async function followMachines({
   db,
   bus,
   log,
   worker,
   engine,
-}: Pick<Deps, 'db' | 'bus' | 'log' | 'worker'> & { engine: MachinesEngine }): AsyncDisposable {
+}: Pick<Deps, 'db' | 'bus' | 'log' | 'worker'> & {
+  engine: MachinesEngine;
+}): Promise<AsyncDisposable> {
+  const read = async () => engine.update(await readDrivenMachines({ db }, worker));
+  await read();
   return startLoop(
     {
       name: 'Reading the joined machines',
@@ -126,7 +133,7 @@ export function followMachines({
       wakes: (signal, everyMs) => bus.wakes('machines', signal, everyMs),
       log,
     },
-    async () => engine.update(await readDrivenMachines({ db }, worker)),
+    read,
   );
 }
 

@@ -121,10 +121,10 @@ class ClusterRunner implements AgentRunner {
   }
 
   get hasUnavailableEngine(): boolean {
-    const { clusters, capacityOf } = this.#options.placement;
-    return (
-      this.#engine.unavailableReason !== undefined &&
-      clusters.some(({ id }) => capacityOf(id)?.withImage !== false)
+    const { placement } = this.#options;
+    return placement.clusters.some(
+      ({ id, unavailableReason }) =>
+        unavailableReason !== undefined && placement.capacityOf(id)?.withImage !== false,
     );
   }
 

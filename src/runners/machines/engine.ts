@@ -45,11 +45,14 @@ export type MachineSettings = {
 type KnownMachine = {
   readonly id: string;
   readonly name: string;
+  /** Unset for a machine that is only known by its attempts. */
+  settings?: MachineSettings;
   /** Unset until the machine has reported to this process. */
   reported?: {
-    settings: MachineSettings;
     /** Those of its attempts that it was given here. */
     attempts: ReadonlyMap<string, MachineReport['attempts'][number]>;
+    /** Whether it has other attempts. */
+    hasOthers: boolean;
     /** The version of the orders that it has seen; -1: none of this process. */
     seen: number;
     sequence: number;
@@ -131,11 +134,11 @@ export class MachinesEngine implements ClusterEngine, Placement {
   #find(name: string): KnownMachine | undefined {
     return this.#machines
       .values()
-      .find((machine) => machine.name === name && machine.reported && !machine.isRemoved);
+      .find((machine) => machine.name === name && machine.settings && !machine.isRemoved);
   }
 
   #capacityOf(machine: KnownMachine | undefined): Capacity | undefined {
-    const facts = machine?.reported?.settings.facts;
+    const facts = machine?.settings?.facts;
     if (!machine || !facts) return undefined;
     const { cpus, memoryBytes, withImage, withoutImage } = facts;
     return { cpus, memoryBytes, gpus: this.#countGpus(machine, facts), withImage, withoutImage };
@@ -179,20 +182,21 @@ export class MachinesEngine implements ClusterEngine, Placement {
     const machine = this.#machine(settings.id, settings.name);
     // It was on its way for longer, and says what was true before.
     const last = machine.reported;
-    if (last && last.settings.instance === settings.instance && last.sequence > sequence)
+    const { facts, instance } = settings;
+    if (last && machine.settings?.instance === instance && last.sequence > sequence)
       throw busy('A later report of this machine has arrived');
+    const own = attempts.filter(({ id }) => this.#places.get(id) === machine);
     machine.reported = {
-      settings,
       // It may report anything: others must not take memory here.
-      attempts: new Map(
-        attempts
-          .filter(({ id }) => this.#places.get(id) === machine)
-          .map((attempt) => [attempt.id, attempt]),
-      ),
+      attempts: new Map(own.map((attempt) => [attempt.id, attempt])),
+      hasOthers: own.length < attempts.length,
       seen: this.#readVersion(seen),
       sequence,
       at: uptime(),
     };
+    // Those of `update` are as new as those that were read for this request, or newer.
+    const known = machine.isRemoved ? undefined : machine.settings;
+    machine.settings = { ...(known ?? settings), facts, instance };
     machine.isRemoved = false;
     this.#moveAttempts(machine);
     this.#changes.emit(machine.id);
@@ -215,27 +219,28 @@ export class MachinesEngine implements ClusterEngine, Placement {
   }
 
   /**
-   * Takes the settings of all machines that this worker drives, for example after one was drained. The attempts of a machine that
-   * is not among them are lost: it was removed, or had none of ours when another worker took it over.
+   * Takes the settings of all machines that this worker drives: before it claims jobs, and for example after one was drained. The
+   * attempts of a machine that is not among them are lost: it was removed, or had none of ours when another worker took it over.
    */
   update(driven: readonly MachineSettings[]): void {
-    const settingsOf = new Map(driven.map((settings) => [settings.id, settings]));
+    for (const settings of driven) {
+      const machine = this.#machine(settings.id, settings.name);
+      machine.settings = settings;
+      machine.isRemoved = false;
+      this.#moveAttempts(machine);
+    }
+    const ids = new Set(driven.map(({ id }) => id));
     for (const machine of this.#machines.values()) {
-      const settings = settingsOf.get(machine.id);
-      machine.isRemoved = !settings;
-      if (settings && machine.reported) {
-        machine.reported = { ...machine.reported, settings };
-        this.#moveAttempts(machine);
-      }
-      if (!settings) this.#orderAnew(machine);
-      if (!settings && machine.wanted.size === 0 && machine.moved.size === 0)
-        this.#machines.delete(machine.id);
+      if (ids.has(machine.id)) continue;
+      machine.isRemoved = true;
+      this.#orderAnew(machine);
+      if (machine.wanted.size === 0 && machine.moved.size === 0) this.#machines.delete(machine.id);
     }
   }
 
   /** At the deadline of a drain, the attempts end here and are queued again. */
   #moveAttempts(machine: KnownMachine): void {
-    const deadline = machine.reported?.settings.drainDeadline;
+    const deadline = machine.settings?.drainDeadline;
     if (!deadline || deadline.getTime() > Date.now() || machine.wanted.size === 0) return;
     const version = machine.version + 1;
     for (const id of machine.wanted.keys()) machine.moved.set(id, version);
@@ -361,8 +366,8 @@ function hasLeft({ reported }: KnownMachine, attempt: string, version: number): 
   return reported !== undefined && reported.seen >= version && !reported.attempts.has(attempt);
 }
 
-function describePlace({ name, reported }: KnownMachine) {
-  const { regions = [], namespaceId, facts } = reported?.settings ?? {};
+function describePlace({ name, settings }: KnownMachine) {
+  const { regions = [], namespaceId, facts } = settings ?? {};
   return {
     id: name,
     slots: facts?.slots ?? 0,
@@ -373,11 +378,13 @@ function describePlace({ name, reported }: KnownMachine) {
 
 /** Why the machine gets no attempts now. */
 function whyUnavailable(machine: KnownMachine): string | undefined {
-  const { settings } = machine.reported ?? {};
+  const { settings, reported } = machine;
   if (machine.isRemoved) return 'it was removed';
-  if (!settings) return 'it has not reported yet';
+  if (!settings || !reported) return 'it has not reported yet';
   if (machine.polls === 0 && silentMs(machine) > ABSENCE_MS) return 'it does not report';
-  return settings.drainSince ? 'it is being drained' : undefined;
+  if (settings.drainSince) return 'it is being drained';
+  // Nothing here counts what they use.
+  return reported.hasOthers ? 'it has not ended the attempts that were removed' : undefined;
 }
 
 function ended(reason: string): EngineState {
