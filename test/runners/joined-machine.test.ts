@@ -1,11 +1,38 @@
 /** Attempts on a joined machine, with its real program. */
-import { afterAll, describe } from 'vitest';
-import { sharedMachine } from '../support/joined-machine.ts';
-import { filesContract, runnerContract } from '../support/runner.contract.ts';
+import { join } from 'node:path';
+import { afterAll, describe, expect, test } from 'vitest';
+import { readLease } from '../../src/runners/supervisor/lease.ts';
+import { eventually } from '../support/eventually.ts';
+import { joinedMachine, sharedMachine } from '../support/joined-machine.ts';
+import { attemptSpec, filesContract, runnerContract } from '../support/runner.contract.ts';
+
+const never = new AbortController().signal;
 
 describe('joined machine', () => {
   const machine = sharedMachine();
   afterAll(() => machine[Symbol.asyncDispose]());
   runnerContract(machine.open);
   filesContract(machine.open);
+});
+
+test('the lease counts from the answer that lets the work begin', async () => {
+  await using made = await joinedMachine();
+  const handle = await made.runner.prepare(attemptSpec('echo up; sleep 600'), never);
+  await made.runner.start(handle);
+  for await (const _ of made.runner.logs(handle, null, never)) break;
+  const dir = join(made.dir, 'runner/attempts', String(handle.attempt));
+  expect(readLease(dir)).toBeDefined();
+});
+
+test('an attempt that was lost does not bind the machine to its worker', async () => {
+  await using made = await joinedMachine();
+  const handle = await made.runner.prepare(attemptSpec('echo up; sleep 600'), never);
+  await made.runner.start(handle);
+  const id = String(handle.attempt);
+  await eventually(() => expect(made.polled).toMatchObject({ count: 1, attempts: [{ id }] }));
+  // As when the worker that has the attempt is dead, and another server answers.
+  (await made.runner.findSession(id))?.close();
+  await eventually(() =>
+    expect(made.polled).toMatchObject({ count: 0, attempts: [{ id, lost: expect.any(String) }] }),
+  );
 });

@@ -19,6 +19,7 @@ import {
   type JoinAnswer,
   joinRequest,
   type MachineOrders,
+  type MachineReport,
   machineReport,
 } from '../../src/runners/machines/protocol.ts';
 import { LOCAL_MACHINE } from '../../src/runners/runner.ts';
@@ -46,8 +47,10 @@ export function startMachine(options: {
   token?: string;
   name?: string;
   env?: Record<string, string>;
+  /** The start of its command line. */
+  wrapper?: readonly string[];
 }): MachineProcess {
-  const { server, dir, token, name, env } = options;
+  const { server, dir, token, name, env, wrapper = [] } = options;
   const args = ['--server', server, '--data', dir];
   if (token !== undefined) args.push('--token', token);
   if (name !== undefined) args.push('--name', name);
@@ -55,7 +58,8 @@ export function startMachine(options: {
   let exited: Promise<number | null>;
   let said = '';
   const start = () => {
-    child = spawn(process.execPath, [WORKER, ...args], {
+    const [program = '', ...words] = [...wrapper, process.execPath, WORKER, ...args];
+    child = spawn(program, words, {
       stdio: ['ignore', 'pipe', 'pipe'],
       env: { ...process.env, LOAM_LOG_LEVEL: 'warn', ...env },
     });
@@ -128,6 +132,8 @@ export async function joinedMachine({
     drainSince: null,
     drainDeadline: null,
   };
+  /** The last report, and the number of attempts that may still run. */
+  let polled: { count: number; attempts: MachineReport['attempts'] } | undefined;
   const routes = express.Router();
   routes.use(express.json());
   routes.post('/machines/join', (req, res) => {
@@ -136,6 +142,7 @@ export async function joinedMachine({
   });
   routes.post('/machines/mch_1/poll', async (req, res) => {
     const report = machineReport.parse(req.body);
+    polled = { count: Number(req.query.attempts), attempts: report.attempts };
     const orders = await engine?.poll(
       { ...settings, facts: report.facts },
       report,
@@ -184,6 +191,11 @@ export async function joinedMachine({
     /** As when the worker of the server is restarted. */
     reopen: open,
     machine,
+    /** The folder of the program. */
+    dir: join(dir, 'machine'),
+    get polled() {
+      return polled;
+    },
     async [Symbol.asyncDispose]() {
       await runner?.sweep(new Set());
       await cleanup.disposeAsync();

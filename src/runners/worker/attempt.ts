@@ -47,6 +47,7 @@ import {
   type Outcome,
   type Runner,
   type RunnerLine,
+  RunnerUnavailable,
   Unstartable,
 } from '../runner.ts';
 import { writeJsonAtomically } from '../supervisor/claim.ts';
@@ -120,6 +121,11 @@ export class MachineAttempt {
     return file;
   }
 
+  /** Whether something of it may still run here. */
+  get mayRun(): boolean {
+    return this.#failure === undefined;
+  }
+
   get report(): MachineReport['attempts'][number] {
     return {
       id: this.id,
@@ -151,7 +157,9 @@ export class MachineAttempt {
         break;
       } catch (error) {
         if (signal.aborted) break;
-        if (Date.now() - startedAt > PAUSES.stableMs) tries = 1;
+        // The attempt waits for a container engine that does not answer, as on the server's own machine.
+        const isWaiting = error instanceof RunnerUnavailable;
+        if (isWaiting || Date.now() - startedAt > PAUSES.stableMs) tries = 1;
         const reason = toLine((error as Error).message, MAX_REASON_LENGTH);
         if (error instanceof Unstartable) await this.#giveUp({ refused: reason });
         if (signal.aborted) break;
@@ -175,6 +183,8 @@ export class MachineAttempt {
     if (state === 'prepared' || state === 'started') return this.#start(signal);
     this.#handle = await this.#prepare(await this.#claim(signal), signal);
     writeJsonAtomically(this.#path('handle.json'), this.#handle);
+    // The supervisor counts the lease from the answer that lets the work begin, even if it starts much later.
+    this.#leaseWrittenAt = Number.NEGATIVE_INFINITY;
     this.#deps.onChanged();
     return this.#start(signal);
   }
@@ -254,9 +264,8 @@ export class MachineAttempt {
     signal: AbortSignal,
   ): Promise<void> {
     const { runner } = this.#deps;
-    const following = new AbortController();
-    const stop = () => following.abort(signal.reason);
-    signal.addEventListener('abort', stop, { once: true });
+    const sending = new AbortController();
+    const over = AbortSignal.any([signal, sending.signal]);
     if (!existsSync(this.#path('log'))) closeSync(openSync(this.#path('log'), 'a', 0o600));
     const handle = this.#handle;
     const sender = new Sender({
@@ -273,19 +282,18 @@ export class MachineAttempt {
       interruptedAt: () => undefined,
     });
     sender.setStarted({ pid: 0, startedAt: Date.now() });
-    const followed = follow(following.signal).then((exit) => {
+    const followed = follow(over).then((exit) => {
       if (exit === null) return this.#giveUp({ lost: 'its process was lost' });
       sender.setExit(exit);
       // The change also wakes the sender.
       writeJsonAtomically(this.#path('exit'), exit);
     });
+    const sent = sender.run(over);
     try {
-      const sent = sender.run(signal);
       await Promise.race([sent, followed.then(() => sent)]);
     } finally {
-      signal.removeEventListener('abort', stop);
-      following.abort();
-      await followed.catch(() => {});
+      sending.abort();
+      await Promise.allSettled([sent, followed]);
     }
   }
 
@@ -293,11 +301,15 @@ export class MachineAttempt {
   async #follow(handle: Handle, signal: AbortSignal): Promise<AttemptExit | null> {
     const stored = await readJsonFile<AttemptExit>(this.#path('exit'));
     if (stored) return stored;
-    const { runner } = this.#deps;
-    const [outcome] = await Promise.all([
-      runner.wait(handle, signal),
-      this.#copyLog(handle, signal),
-    ]);
+    const unreachable = new AbortController();
+    const waiting = this.#deps.runner.wait(handle, signal).then((outcome) => {
+      // The log of an engine that does not answer may not end.
+      if (outcome.kind === 'lost' && outcome.unreachable) unreachable.abort();
+      return outcome;
+    });
+    const copying = this.#copyLog(handle, AbortSignal.any([signal, unreachable.signal]));
+    const [outcome] = await Promise.all([waiting, copying]);
+    signal.throwIfAborted();
     return toExit(outcome);
   }
 
@@ -317,7 +329,6 @@ export class MachineAttempt {
       const position: CursorFile = { cursor, size: fstatSync(log).size };
       writeJsonAtomically(this.#path('cursor.json'), position);
     }
-    signal.throwIfAborted();
   }
 
   /** Reports the attempt as lost until the server removes it. */

@@ -1,6 +1,7 @@
 /** What this machine has, and how busy it is. */
 import { readFileSync } from 'node:fs';
-import { arch, cpus, freemem, hostname, platform, totalmem } from 'node:os';
+import { arch, availableParallelism, cpus, freemem, hostname, platform, totalmem } from 'node:os';
+import type { Gpu } from '../gpus/gpu.ts';
 import { listGpus, measureLoad } from '../gpus/gpus.ts';
 import type { MachineFacts, MachineReport } from '../machines/protocol.ts';
 import { LOCAL_MACHINE, type Runner } from '../runner.ts';
@@ -9,20 +10,25 @@ import { memoizeTtl } from '../supervisor/memoize-ttl.ts';
 /** The fewest jobs that a machine may run at once, as of `LOAM_JOB_SLOTS` of a server. */
 const MIN_SLOTS = 4;
 
-/** @param program version of this program */
-export async function readFacts(
+/**
+ * They change while the container engine does not answer.
+ * @param program version of this program
+ */
+export function findFacts(
   runner: Runner,
-  options: { program: string; slots?: number | undefined },
-): Promise<MachineFacts> {
-  const { machines, warning } = runner;
+  { gpus, program, slots }: { gpus: readonly Gpu[]; program: string; slots?: number | undefined },
+): MachineFacts {
+  const { machines, hasUnavailableEngine = false, warning } = runner;
   const machine = machines.find(({ id }) => id === LOCAL_MACHINE);
-  const gpus = await listGpus();
-  const total = machine?.cpus ?? 0;
+  // The machine is not listed while an engine that runs all jobs does not answer.
+  const total = machine?.cpus ?? availableParallelism();
   const notes = [
     ...(warning ? [warning] : []),
-    ...(machine?.withImage === false
-      ? ['It runs no jobs with an image: no container engine answers here.']
-      : []),
+    ...(hasUnavailableEngine
+      ? ['Jobs with an image wait: the container engine does not answer.']
+      : machine?.withImage === false
+        ? ['It runs no jobs with an image: no container engine answers here.']
+        : []),
     ...(machine?.withoutImage === false ? ['It runs jobs with an image only.'] : []),
   ];
   return {
@@ -30,9 +36,9 @@ export async function readFacts(
     os: platform(),
     arch: arch(),
     node: process.versions.node,
-    program: options.program,
+    program,
     cpus: total,
-    memoryBytes: machine?.memoryBytes ?? 0,
+    memoryBytes: machine?.memoryBytes ?? totalmem(),
     gpus: gpus.map(({ index, name, profile, uuid, memoryGb }) => ({
       index,
       name,
@@ -40,9 +46,9 @@ export async function readFacts(
       uuid,
       memoryBytes: (memoryGb ?? 0) * 2 ** 30,
     })),
-    withImage: machine?.withImage ?? false,
-    withoutImage: machine?.withoutImage ?? false,
-    slots: options.slots ?? Math.max(MIN_SLOTS, gpus.length, Math.ceil(total / 2)),
+    withImage: hasUnavailableEngine || (machine?.withImage ?? false),
+    withoutImage: machine?.withoutImage ?? hasUnavailableEngine,
+    slots: slots ?? Math.max(MIN_SLOTS, gpus.length, Math.ceil(total / 2)),
     notes: notes.map((note) => note.slice(0, 500)),
   };
 }

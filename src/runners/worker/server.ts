@@ -48,14 +48,18 @@ export async function isAccepted(
   return true;
 }
 
-/** Reports, and waits for other orders than those that were seen. @throws ServerRefused if the machine was removed */
+/**
+ * Reports, and waits for other orders than those that were seen.
+ * @param count of the attempts that may still run here: while there are any, no other worker may drive the machine
+ * @throws ServerRefused if the machine was removed
+ */
 export async function poll(
   server: string,
   { id, secret, instance }: { id: string; secret: string; instance: string },
-  report: MachineReport,
+  { report, count }: { report: MachineReport; count: number },
   signal: AbortSignal,
 ): Promise<MachineOrders> {
-  const query = new URLSearchParams({ attempts: `${report.attempts.length}`, instance });
+  const query = new URLSearchParams({ attempts: `${count}`, instance });
   const response = await fetch(`${server}${MACHINES_PATH}/${id}/poll?${query}`, {
     method: 'POST',
     headers: { authorization: `Bearer ${secret}`, 'content-type': 'application/json' },

@@ -18,6 +18,7 @@ import { parseArgs } from 'node:util';
 import { Backoff } from '../../base/backoff.ts';
 import { type Config, ConfigError, readConfig } from '../../base/config/config.ts';
 import { createLog, type Logger } from '../../base/log.ts';
+import { listGpus } from '../gpus/gpus.ts';
 import {
   type JoinAnswer,
   type MachineFacts,
@@ -32,7 +33,7 @@ import { takeClaim, writeJsonAtomically } from '../supervisor/claim.ts';
 import { isAlive, readClaim, readJsonFile } from '../supervisor/folder.ts';
 import { readBootId } from '../supervisor/proc.ts';
 import { MachineAttempt } from './attempt.ts';
-import { createLoadMeter, readFacts } from './facts.ts';
+import { createLoadMeter, findFacts } from './facts.ts';
 import { install, ownVersion } from './program.ts';
 import { isAccepted, poll, requestJoin, ServerRefused } from './server.ts';
 
@@ -67,15 +68,18 @@ export async function runWorker(options: Options, signal: AbortSignal): Promise<
   await using cleanup = new AsyncDisposableStack();
   const runner = cleanup.use(await openRunner({ config, hidden: [data], log }));
   const slots = process.env.LOAM_JOB_SLOTS ? config.jobSlots : undefined;
-  const facts = await readFacts(runner, { program: ownVersion().slice(0, 12), slots });
+  const gpus = await listGpus();
+  const program = ownVersion().slice(0, 12);
+  const findOwnFacts = () => findFacts(runner, { gpus, program, slots });
+  const facts = findOwnFacts();
   const isNew = options.join || !known;
   const machine = isNew ? await joinServer(options, { facts, say, signal }) : known;
   if (!machine) return 0;
   for (const note of facts.notes) say(note);
   if (options.join) return 0;
   const { hardware } = config;
-  const worker = new MachineWorker({ ...options, runner, machine, facts, hardware, log });
-  await worker.resume();
+  const worker = new MachineWorker({ ...options, runner, machine, findOwnFacts, hardware, log });
+  await worker.resume(signal);
   return await worker.run(signal);
 }
 
@@ -132,7 +136,7 @@ async function takeFolder(data: string): Promise<void> {
 type Deps = Options & {
   runner: Runner;
   machine: JoinAnswer;
-  facts: MachineReport['facts'];
+  findOwnFacts(): MachineFacts;
   /** Names the GPUs for the runner, as the server does. */
   hardware: Config['hardware'];
   log: Logger;
@@ -141,6 +145,8 @@ type Deps = Options & {
 class MachineWorker {
   readonly #deps: Deps;
   readonly #attempts = new Map<string, MachineAttempt>();
+  /** Their ids. */
+  readonly #ids = new Set<string>();
   readonly #measureLoad = createLoadMeter();
   /** Aborts the open request when there is something to report. */
   #changed = new AbortController();
@@ -155,23 +161,42 @@ class MachineWorker {
   }
 
   /** Continues the attempts of the previous process. */
-  async resume(): Promise<void> {
-    const { runner } = this.#deps;
+  async resume(signal: AbortSignal): Promise<void> {
     await mkdir(this.#dir, { recursive: true, mode: 0o700 });
     const ids = await readdir(this.#dir);
     const known = ids.filter((id) => existsSync(join(this.#dir, id, 'attempt.json')));
-    await runner.sweep(new Set(known));
+    // Killed while it created or removed them.
+    for (const id of ids.filter((id) => !known.includes(id)))
+      await rm(join(this.#dir, id), { recursive: true, force: true });
     for (const id of known) this.#add(id);
+    void this.#sweep(signal);
+  }
+
+  /** Removes all other attempts, as soon as the container engine answers. Meanwhile the machine takes new ones. */
+  async #sweep(signal: AbortSignal): Promise<void> {
+    const { runner, log } = this.#deps;
+    const backoff = new Backoff(PAUSES);
+    while (!signal.aborted) {
+      try {
+        return await runner.sweep(this.#ids);
+      } catch (error) {
+        log.warn({ err: error }, 'Attempts of an earlier process cannot be removed yet');
+        await backoff.pause(signal);
+      }
+    }
   }
 
   #add(id: string, token?: string): void {
     const { runner, server, machine, log } = this.#deps;
     const onChanged = () => this.#changed.abort();
     const deps = { runner, server, dir: this.#dir, machine: machine.name, log, onChanged };
+    // Before anything of it is created, which a sweep would remove.
+    this.#ids.add(id);
     const attempt = new MachineAttempt(deps, id, token);
     this.#attempts.set(id, attempt);
     void attempt.done.then(() => {
       this.#attempts.delete(id);
+      this.#ids.delete(id);
       onChanged();
     });
   }
@@ -186,8 +211,10 @@ class MachineWorker {
       const { signal: changed } = this.#changed;
       try {
         const report = await this.#buildReport();
+        const count = [...this.#attempts.values()].filter(({ mayRun }) => mayRun).length;
         const sender = { ...machine, instance };
-        const orders = await poll(server, sender, report, AbortSignal.any([signal, changed]));
+        const stop = AbortSignal.any([signal, changed]);
+        const orders = await poll(server, sender, { report, count }, stop);
         backoff.reset();
         if (orders.models) hardware.replaceModels(orders.models);
         this.#apply(orders);
@@ -212,7 +239,7 @@ class MachineWorker {
 
   async #buildReport(): Promise<MachineReport> {
     return {
-      facts: this.#deps.facts,
+      facts: this.#deps.findOwnFacts(),
       load: await this.#measureLoad(),
       attempts: Array.from(this.#attempts.values(), ({ report }) => report),
       seen: this.#seen,

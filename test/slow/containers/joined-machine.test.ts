@@ -1,8 +1,13 @@
 /** Attempts in containers on a joined machine, with its real program. */
-import { afterAll, describe } from 'vitest';
+import { mkdtemp, rm, symlink } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, describe, expect, test } from 'vitest';
 import { BUSYBOX, DOCKER } from '../../support/docker.ts';
-import { sharedMachine } from '../../support/joined-machine.ts';
-import { filesContract, runnerContract } from '../../support/runner.contract.ts';
+import { eventually } from '../../support/eventually.ts';
+import { joinedMachine, sharedMachine } from '../../support/joined-machine.ts';
+import { needs } from '../../support/needs.ts';
+import { attemptSpec, filesContract, runnerContract } from '../../support/runner.contract.ts';
 
 describe('joined machine with an engine', () => {
   const machine = sharedMachine({
@@ -11,4 +16,24 @@ describe('joined machine with an engine', () => {
   afterAll(() => machine[Symbol.asyncDispose]());
   runnerContract(machine.open, 'docker');
   filesContract(machine.open, 'docker');
+});
+
+test('an attempt with an image waits for the container engine of its machine', async (ctx) => {
+  needs(ctx, 'docker');
+  const dir = await mkdtemp(join(tmpdir(), 'loam-engine-'));
+  await using cleanup = new AsyncDisposableStack();
+  cleanup.defer(() => rm(dir, { recursive: true, force: true }));
+  const socket = join(dir, 'docker.sock');
+  const env = { LOAM_RUNNER: 'auto', DOCKER_HOST: `unix://${socket}` };
+  const made = cleanup.use(await joinedMachine({ env }));
+  const [machine] = made.runner.machines;
+  expect(machine).toMatchObject({ withImage: true, withoutImage: true });
+  const never = new AbortController().signal;
+  const spec = { ...attemptSpec('exit 3'), image: BUSYBOX };
+  const handle = await made.runner.prepare(spec, never);
+  const starting = made.runner.start(handle);
+  await eventually(() => expect(made.polled?.attempts).toMatchObject([{ id: spec.id }]));
+  await symlink(new URL(DOCKER.host).pathname, socket);
+  expect(await starting).toBe(true);
+  expect(await made.runner.wait(handle, never)).toMatchObject({ exitCode: 3 });
 });
