@@ -101,6 +101,10 @@ const REQUIREMENTS = {
     probe: ['unshare', '--mount', 'mount', '-t', 'tmpfs', 'none', '/mnt'],
     remedy: 'run as root, where file systems can be mounted',
   },
+  netns: {
+    probe: ['sh', '-c', 'iptables --version && unshare --net ip link && command -v nsenter'],
+    remedy: `${install('iproute2 iptables')}, and run as root`,
+  },
   nft: { probe: ['nft', '--version'], remedy: install('nftables') },
   nginx: { probe: ['nginx', '-v'], remedy: install('nginx-light') },
   node20: {

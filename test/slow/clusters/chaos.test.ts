@@ -1,6 +1,6 @@
 /**
- * `npm run chaos:clusters`: randomly kills Loam, its network to the nodes, and every part of a cluster, while jobs run there.
- * Prints what was lost, doubled or left behind.
+ * `npm run chaos:clusters` and `npm run chaos:machines`: randomly kills Loam, its network to the nodes, and every part of a
+ * cluster or of joined machines, while jobs run there. Prints what was lost, doubled or left behind.
  *
  * `LOAM_TEST_CHAOS=60 LOAM_TEST_JOBS=150 LOAM_TEST_SEED=7 npx vitest run test/slow/clusters/chaos.test.ts`
  */
@@ -12,12 +12,13 @@ import type { ChaosCluster, Kill } from '../../support/cluster-chaos/cluster.ts'
 import { compare } from '../../support/cluster-chaos/compare.ts';
 import { openKubernetesChaos } from '../../support/cluster-chaos/kubernetes.ts';
 import { startLoad } from '../../support/cluster-chaos/load.ts';
+import { openMachinesChaos } from '../../support/cluster-chaos/machines.ts';
 import { startChaosServer } from '../../support/cluster-chaos/server.ts';
 import { openSlurmChaos } from '../../support/cluster-chaos/slurm.ts';
 import { eventually } from '../../support/eventually.ts';
 import { startWitness } from '../../support/kills/caller.ts';
 import { killAtRandom, type Victim } from '../../support/kills/killer.ts';
-import { needs } from '../../support/needs.ts';
+import { type Need, needs } from '../../support/needs.ts';
 
 const KILLS = Number(process.env.LOAM_TEST_CHAOS ?? 15);
 const JOBS = Number(process.env.LOAM_TEST_JOBS ?? 35);
@@ -26,23 +27,29 @@ const SEED = Number(process.env.LOAM_TEST_SEED ?? Math.floor(Math.random() * 1e6
 /** A lease and its margin may pass before the last attempts are over. */
 const SETTLED_MS = 180_000;
 
-const CLUSTERS = { slurm: openSlurmChaos, kubernetes: openKubernetesChaos } as const;
+type Cluster = { open(): Promise<ChaosCluster>; needed: Need[] };
+const CLUSTERS: Record<string, Cluster> = {
+  slurm: { open: openSlurmChaos, needed: ['slurm'] },
+  kubernetes: { open: openKubernetesChaos, needed: ['kubernetes'] },
+  machines: { open: openMachinesChaos, needed: ['netns', 'bubblewrap', 'docker'] },
+};
 
 test.for(Object.entries(CLUSTERS))(
   `nothing is lost, doubled or orphaned on %s after ${KILLS} kills`,
   { timeout: 600_000 + KILLS * 20_000 },
-  async ([engine, open], ctx) => {
-    needs(ctx, engine as keyof typeof CLUSTERS);
+  async ([engine, { open, needed }], ctx) => {
+    needs(ctx, ...needed);
     // Not `await using`: vitest abandons a test at its timeout without disposing its resources.
     const cleanup = new AsyncDisposableStack();
     ctx.onTestFinished(() => cleanup.disposeAsync());
     console.log(`LOAM_TEST_SEED=${SEED}`);
     const cluster = cleanup.use(await open());
-    const { hostAddress: host, env, fields, say } = cluster;
+    const { hostAddress: host, env, fieldsOf, say } = cluster;
     const witness = { host, ...(await startWitness(cleanup, host, { answers: true })) };
     const loam = cleanup.use(await startChaosServer({ env, hostAddress: host }));
+    await cluster.join?.(loam);
     const { admin, pool } = loam;
-    const load = await startLoad({ admin, jobs: JOBS, fields, say, witness, signal: ctx.signal });
+    const load = await startLoad({ admin, jobs: JOBS, fieldsOf, say, witness, signal: ctx.signal });
     const kills: Kill[] = [];
     const victims = [...loam.victims, ...cluster.victims].map((victim) => recorded(victim, kills));
     await killAtRandom(victims, {
@@ -65,6 +72,7 @@ test.for(Object.entries(CLUSTERS))(
       ran: load.ran,
       said: witness.said,
       isExplained: (loss) => cluster.isExplained(loss, kills),
+      countTears: (attempt) => cluster.countTears?.(attempt) ?? 0,
     });
     let orphans: string[] = [];
     await eventually(async () => {
@@ -108,7 +116,7 @@ function recorded(victim: Victim, kills: Kill[]): Victim {
 
 /** What is left of ended attempts in the engine, on the nodes, in the data folder and among the processes. */
 async function findOrphans(cluster: ChaosCluster, dataDir: string): Promise<string[]> {
-  const dir = join(dataDir, 'clusters', cluster.name);
+  const dir = join(dataDir, cluster.folder);
   const folders = (await readdir(dir)).filter((name) => !name.startsWith('.'));
   const trash = await readdir(join(dir, '.trash'));
   return [

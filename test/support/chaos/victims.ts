@@ -31,7 +31,11 @@ const AGAIN_MS = 100;
  * The shim of a container is not killed together with the engine or the worker, because nothing else would know how its
  * container ended.
  */
-export function partVictim(part: Part, { name, dataDir }: OneServer, hit: KilledAttempts): Victim {
+export function partVictim(
+  part: Part,
+  { name, dataDir }: Pick<OneServer, 'name' | 'dataDir'>,
+  hit: KilledAttempts,
+): Victim {
   return {
     name: `a ${part} of ${name}`,
     ...(part === 'containerShim' && { of: [ENGINE, name] }),

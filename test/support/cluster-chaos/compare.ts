@@ -7,7 +7,13 @@ import { type Kind, type Message, parseMessage } from './jobs.ts';
 export type Ran = { name: string; kind: Kind };
 
 /** Times in milliseconds since the epoch. `begun`: null when the command never began. */
-export type Loss = { node: string | null; created: number; begun: number | null; ended: number };
+export type Loss = {
+  id: string;
+  node: string | null;
+  created: number;
+  begun: number | null;
+  ended: number;
+};
 
 export type Comparison = {
   lost: string[];
@@ -44,7 +50,12 @@ type Options = {
   said: readonly string[];
   /** Whether a kill explains that the attempt was lost. */
   isExplained(loss: Loss): boolean;
+  /** How often the attempt may have lost some of its lines. */
+  countTears(attempt: string): number;
 };
+
+/** The most bytes that are lost each time, as of test/support/chaos/compare.ts. */
+const TEAR_BYTES = (16 + 64) * 1024;
 
 export async function compare({
   pool,
@@ -52,6 +63,7 @@ export async function compare({
   ran,
   said,
   isExplained,
+  countTears,
 }: Options): Promise<Comparison> {
   const { rows } = await pool.query<Stored>(STORED);
   const stored = new Map(rows.map((row) => [row.name, row]));
@@ -69,13 +81,13 @@ export async function compare({
       // A cancelled job whose command had not begun has no outcome.
       if (outcome !== 'lost' || (job.kind.cancelled && begun === null)) continue;
       found.losses[begun === null ? 'waiting' : 'begun']++;
-      if (!isExplained({ node, created, begun, ended }))
+      if (!isExplained({ id, node, created, begun, ended }))
         found.lost.push(
           `${id} of ${job.name}, which ran on ${node} from ${timeOf(begun ?? created)} to ${timeOf(ended)}`,
         );
     }
     compareEnd(job, row, found);
-    compareLines(job, row, printed, found);
+    compareLines(job, row, { printed, countTears }, found);
     compareRuns(job, row, told, found);
   }
   if (rows.length > ran.length) found.doubled.push(`${rows.length} jobs, not ${ran.length}`);
@@ -100,22 +112,28 @@ function compareEnd({ name, kind }: Ran, row: Stored, { lost, doubled }: Compari
 function compareLines(
   { name, kind }: Ran,
   row: Stored,
-  printed: readonly string[],
+  { printed, countTears }: Pick<Options, 'countTears'> & { printed: readonly string[] },
   { lost: missing, doubled }: Comparison,
 ): void {
   const expected = new Set<string>();
-  for (const { number, outcome } of row.attempts)
+  for (const { id, number, outcome } of row.attempts)
     for (const stream of ['o', 'e']) {
+      const tears = countTears(id);
       const start = `${name} ${number} ${stream} `;
       const all = Array.from({ length: kind.lines }, (_, i) => i + 1)
         .filter((i) => (i % 3 === 0) === (stream === 'e'))
         .map((i) => `${start}${i}`);
       const own = printed.filter((line) => line.startsWith(start));
-      const wrong = own.findIndex((line, i) => line !== all[i]);
+      const gaps = all.length - own.length;
+      const present = new Set(own);
+      // In order and once each, with gaps.
+      const kept = tears > 0 ? all.filter((line) => present.has(line)) : all;
+      const wrong = own.findIndex((line, i) => line !== kept[i]);
       if (wrong >= 0)
         doubled.push(`${own[wrong]} as line ${wrong + 1} of its stream, not ${all[wrong]}`);
-      if (outcome !== 'lost' && kind.cancelled !== 'waiting' && own.length < all.length)
-        missing.push(`${all.length - own.length} lines ${start}`);
+      const isTorn = gaps * (all[0]?.length ?? 0) <= tears * TEAR_BYTES;
+      if (outcome !== 'lost' && kind.cancelled !== 'waiting' && gaps > 0 && !isTorn)
+        missing.push(`${gaps} lines ${start}`);
       for (const line of all) expected.add(line);
     }
   const reasons = printed.filter((line) => LOSS_REASON.test(line));
@@ -124,11 +142,13 @@ function compareLines(
     doubled.push(`${reasons.length} reasons of ${lost.length} losses of ${name}`);
   for (const line of reasons) expected.add(line);
   const others = printed.filter((line) => !expected.has(line) && !NOTES.test(line));
-  if (others.length > 0) doubled.push(`not of ${name}: ${others.slice(0, 3).join(' / ')}`);
+  // The end of a line whose beginning was lost.
+  const torn = row.attempts.reduce((sum, { id }) => sum + countTears(id), 0);
+  if (others.length > torn) doubled.push(`not of ${name}: ${others.slice(0, 3).join(' / ')}`);
 }
 
 /** Why an attempt was lost before its command began. Loam adds it to the log. */
-const LOSS_REASON = /^(Slurm|Kubernetes): /;
+const LOSS_REASON = /^(Slurm|Kubernetes|The machine): /;
 /** Printed by the shell of a node when a command is killed. */
 const NOTES = /^(Killed|Terminated)$/;
 

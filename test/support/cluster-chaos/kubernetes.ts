@@ -28,7 +28,7 @@ export async function openKubernetesChaos(): Promise<ChaosCluster> {
     start: () => kube.join(node),
   });
   return {
-    name: 'kubernetes',
+    folder: 'clusters/kubernetes',
     env: {
       LOAM_RUNNER: 'kubernetes',
       KUBECONFIG: kubeconfig,
@@ -38,7 +38,6 @@ export async function openKubernetesChaos(): Promise<ChaosCluster> {
       LOAM_KUBERNETES_MAX_MEMORY_GB: String(maxMemoryGb),
       LOAM_KUBERNETES_MAX_JOBS: '6',
     },
-    fields: {},
     say: 'nc',
     hostAddress: kube.hostAddress,
     victims: [

@@ -23,8 +23,8 @@ type Options = {
   admin: Client;
   /** The least number of jobs. More are started until `finish` is called. */
   jobs: number;
-  /** Fields of the jobs, such as an image. */
-  fields: Record<string, unknown>;
+  /** Fields of the job with this number, such as an image. */
+  fieldsOf?: ((at: number) => Record<string, unknown>) | undefined;
   say: Say;
   witness: Witness & { host: string };
   signal: AbortSignal;
@@ -33,7 +33,7 @@ type Options = {
 export async function startLoad({
   admin,
   jobs,
-  fields,
+  fieldsOf,
   say,
   witness,
   signal,
@@ -61,7 +61,7 @@ export async function startLoad({
         disk_gb: 1,
         retries: 0,
         ...(kind.output && { output_path: 'out' }),
-        ...fields,
+        ...fieldsOf?.(at),
       });
       ran.push(job);
       if (kind.cancelled) await cancel(job.name, kind.cancelled);

@@ -16,6 +16,8 @@ export type ServerUnderChaos = AsyncDisposable & {
   admin: Client;
   pool: pg.Pool;
   dataDir: string;
+  /** Its address for nodes. */
+  agentUrl: string;
   /** The server, and the network between the nodes and it. */
   victims: readonly Victim[];
   /** Warnings and errors since the first start. */
@@ -39,13 +41,14 @@ export async function startChaosServer({ env, hostAddress }: Options): Promise<S
   const port = await freePort();
   const proxy = cleanup.use(openCuttableProxy());
   const token = newToken();
+  const agentUrl = `http://${await proxy.before(port, hostAddress)}`;
   const variables = {
     PORT: String(port),
     DATABASE_URL: database.url,
     LOAM_DATA_DIR: dataDir,
     LOAM_ADMIN_TOKEN: token,
     LOAM_RATE_LIMITS: 'off',
-    LOAM_AGENT_URL: `http://${await proxy.before(port, hostAddress)}`,
+    LOAM_AGENT_URL: agentUrl,
     // The shortest, so that the test sees its end.
     LOAM_AGENT_LEASE_MINUTES: '1',
     ...env,
@@ -76,6 +79,7 @@ export async function startChaosServer({ env, hostAddress }: Options): Promise<S
     admin: clientsOf(`http://127.0.0.1:${port}`, token).admin,
     pool,
     dataDir,
+    agentUrl,
     said: () => said,
     victims: [
       // A start fails while the connections of the previous process still exist.

@@ -79,8 +79,7 @@ export async function openSlurmChaos(): Promise<ChaosCluster> {
       LOAM_SLURM_NODE: process.execPath,
       LOAM_SLURM_MAX_JOBS: '6',
     },
-    name: 'slurm',
-    fields: {},
+    folder: 'clusters/slurm',
     say: 'bash',
     hostAddress: '127.0.0.1',
     victims: [
