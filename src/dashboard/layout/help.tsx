@@ -43,7 +43,7 @@ const HELP: Record<string, string> = {
   '/settings/server/users': 'first-user',
   '/settings/server/organizations': 'first-user',
   '/settings/server/servers': 'operations#several-servers',
-  '/settings/server/machines': 'cli#loam-machines',
+  '/settings/server/machines': 'machines',
   '/settings/server/queue': 'jobs#who-runs-next',
   '/settings/server/audit': 'operations#the-audit-log',
 };
