@@ -1,4 +1,5 @@
 /** Attempts on a joined machine, with its real program. */
+import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
 import { readLease } from '../../src/runners/supervisor/lease.ts';
@@ -35,4 +36,16 @@ test('an attempt that was lost does not bind the machine to its worker', async (
   await eventually(() =>
     expect(made.polled).toMatchObject({ count: 0, attempts: [{ id, lost: expect.any(String) }] }),
   );
+});
+
+test('work that was killed at the end of its lease is lost', async () => {
+  await using made = await joinedMachine({ leaseMs: 10_000 });
+  const handle = await made.runner.prepare(attemptSpec('echo up; sleep 600'), never);
+  await made.runner.start(handle);
+  for await (const _ of made.runner.logs(handle, null, never)) break;
+  await made.machine.end('SIGKILL');
+  const exit = join(made.dir, 'runner/attempts', String(handle.attempt), 'exit');
+  await eventually(() => expect(existsSync(exit)).toBe(true));
+  made.machine.start();
+  expect(await made.runner.wait(handle, never)).toEqual({ kind: 'lost' });
 });

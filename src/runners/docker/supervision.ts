@@ -155,6 +155,7 @@ async function determineOutcome(
 ): Promise<Outcome> {
   const exit = opening?.hasShim ? await shims.waitForExit(attempt, signal) : undefined;
   const ending = await readRecord(attemptDir, 'ending');
+  if (ending?.reason?.isLoss) return { kind: 'lost', reason: ending.reason.reason };
   const stop = mergeStops(requested, ending);
   const mayMissEnd = exit?.exitCode === null && shims.wasReplaced(attempt);
   const codeFromEvents = mayMissEnd ? await readExitCodeFromEvents(engine, state) : undefined;

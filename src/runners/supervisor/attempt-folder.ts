@@ -44,6 +44,7 @@ export function buildOutcome(end: AttemptExit & { exitCode: number }): Outcome {
     const reason = end.reason ?? 'The sandbox could not be set up; see the lines above';
     return { kind: 'unstartable', reason };
   }
+  if (end.isLoss) return { kind: 'lost', ...(end.reason && { reason: end.reason }) };
   return {
     kind: 'exited',
     exitCode: end.exitCode,

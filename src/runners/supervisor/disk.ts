@@ -75,8 +75,11 @@ type DiskWatch = DiskLimits & {
   onMeasured(use: DiskUse): void;
 };
 
-/** `reason`: a line for the job's log. `full`: the disk was full, and the job did not exceed a limit of its own. */
-export type StopReason = { reason: string; full: boolean };
+/**
+ * `reason`: a line for the job's log. `full`: the disk was full, and the job did not exceed a limit of its own. `isLoss`: the
+ * attempt is lost, so that the job runs again.
+ */
+export type StopReason = { reason: string; full: boolean; isLoss?: true };
 
 /**
  * Watches until the job exceeds its limits, or the disk is nearly full, or `signal` aborts.

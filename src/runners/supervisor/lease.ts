@@ -45,6 +45,7 @@ export async function watchLease(
     renewedAt = readLease(dir) ?? renewedAt;
     if ((uptime() - renewedAt) * 1_000 <= leaseMs) continue;
     const minutes = Math.round(leaseMs / 6_000) / 10;
-    return { full: false, reason: `The job was ended: no server has answered for ${minutes} min.` };
+    const reason = `The job was ended: no server has answered for ${minutes} min.`;
+    return { full: false, isLoss: true, reason };
   }
 }

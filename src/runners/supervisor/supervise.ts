@@ -34,6 +34,8 @@ export type AttemptExit = {
   unstartable: boolean;
   /** A line for the log about how the work ended. */
   reason?: string;
+  /** The work was killed, and the attempt is lost. */
+  isLoss?: true | undefined;
   /** The kernel killed a process of the job because its memory limit was reached. */
   outOfMemory?: true | undefined;
   /** How many processes the kernel has killed for that, if it was counted. */
@@ -250,6 +252,7 @@ export async function supervise(
     endedAt,
     unstartable: !ran && !isStopped,
     ...(reason !== undefined && { reason }),
+    isLoss: ending.reason?.isLoss,
     outOfMemory: (oomKills ?? 0) > 0 || undefined,
     oomKills,
   };

@@ -1,4 +1,5 @@
 /** Attempts in containers on a joined machine, with its real program. */
+import { existsSync } from 'node:fs';
 import { mkdtemp, rm, symlink } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -36,4 +37,19 @@ test('an attempt with an image waits for the container engine of its machine', a
   await symlink(new URL(DOCKER.host).pathname, socket);
   expect(await starting).toBe(true);
   expect(await made.runner.wait(handle, never)).toMatchObject({ exitCode: 3 });
+});
+
+test('a container that was killed at the end of its lease is lost', async (ctx) => {
+  needs(ctx, 'docker');
+  const env = { LOAM_RUNNER: 'docker', LOAM_DEFAULT_IMAGE: BUSYBOX, DOCKER_HOST: DOCKER.host };
+  await using made = await joinedMachine({ leaseMs: 10_000, env });
+  const never = new AbortController().signal;
+  const handle = await made.runner.prepare(attemptSpec('echo up; sleep 600'), never);
+  await made.runner.start(handle);
+  for await (const _ of made.runner.logs(handle, null, never)) break;
+  await made.machine.end('SIGKILL');
+  const exit = join(made.dir, 'runner/containers', String(handle.attempt), 'exit');
+  await eventually(() => expect(existsSync(exit)).toBe(true));
+  made.machine.start();
+  expect(await made.runner.wait(handle, never)).toEqual({ kind: 'lost' });
 });
