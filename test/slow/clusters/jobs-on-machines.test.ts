@@ -17,7 +17,7 @@ describe('jobs on a joined machine', () => {
     return {
       config: { runner: 'none' },
       job: {},
-      waiting: /: 1st in the queue/,
+      waiting: /: 1st in line/,
       async join(app) {
         const machine = await joinMachine(app, { dir, name: 'box', env: { LOAM_JOB_SLOTS: '2' } });
         onTestFinished(() => machine[Symbol.asyncDispose]());

@@ -57,7 +57,7 @@ test('without an engine, jobs run as processes and jobs with an image are refuse
   expect(said).toEqual([
     `Jobs run as processes, and jobs with an image are refused: no container engine answers at ${docker.host}. Install Docker or Podman, or set DOCKER_HOST, and start again.`,
   ]);
-  expect(listAttemptKinds(runner)).toEqual(['process']);
+  expect(listAttemptKinds(runner)).toEqual(['auto', 'process', 'joined']);
   expect(runner.machines).toEqual([
     expect.objectContaining({ id: LOCAL_MACHINE, withImage: false }),
   ]);
@@ -74,7 +74,7 @@ test('while a configured engine does not answer, jobs with an image wait', async
       `A container engine does not answer yet; jobs that need it wait: ${docker.host} (`,
     ),
   ]);
-  expect(listAttemptKinds(runner)).toEqual(['auto', 'process', 'docker']);
+  expect(listAttemptKinds(runner)).toEqual(['auto', 'process', 'docker', 'joined']);
   expect(runner.hasUnavailableEngine).toBe(true);
 });
 
@@ -108,7 +108,7 @@ test('with LOAM_RUNNER=docker all jobs run in containers, and an engine must ans
   needs(ctx, 'docker');
   await using made = await opened({ runner: 'docker', docker: DOCKER });
   expect(made.said).toEqual([answers, 'All jobs run in containers']);
-  expect(listAttemptKinds(made.runner)).toEqual(['docker']);
+  expect(listAttemptKinds(made.runner)).toEqual(['docker', 'joined']);
   expect(made.runner.machines).toEqual(here(true, true));
 });
 
@@ -116,7 +116,7 @@ test('with LOAM_RUNNER=process all jobs run as processes, and no engine is conta
   const { docker } = await silent();
   await using made = await opened({ runner: 'process', docker, defaultImage: BUSYBOX });
   expect(made.said).toEqual([]);
-  expect(listAttemptKinds(made.runner)).toEqual(['process']);
+  expect(listAttemptKinds(made.runner)).toEqual(['process', 'joined']);
 });
 
 test('with a default image and no engine, jobs wait, and none runs as a process', async (ctx) => {
