@@ -100,7 +100,7 @@ test('a worker without repositories runs the jobs of a server without a worker',
   );
 
   // The container runner, if there is an engine.
-  expect(['attempts', 'containers', 'instance-id']).toEqual(
+  expect(['attempts', 'containers', 'instance-id', 'machines']).toEqual(
     expect.arrayContaining(await readdir(join(servers.folder, 'worker'))),
   );
   expect(await readdir(join(servers.folder, 'server-0'))).not.toContain('attempts');
