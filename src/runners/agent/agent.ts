@@ -11,8 +11,6 @@ import { randomBytes, randomUUID } from 'node:crypto';
 import { mkdirSync, readdirSync, writeFileSync } from 'node:fs';
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import { Readable } from 'node:stream';
-import { pipeline } from 'node:stream/promises';
 import { promisify } from 'node:util';
 import type { ImageProgram } from '../../base/config/slurm.ts';
 import { MOUNTS } from '../runner.ts';
@@ -217,16 +215,7 @@ async function removeTree(folder: string): Promise<void> {
 async function checkOut(client: AgentClient, work: string, signal: AbortSignal): Promise<void> {
   for (let tries = 1; ; tries++) {
     try {
-      const response = await client.request('checkout', { signal, timeoutMs: null });
-      if (response.status === 204 || !response.body) return;
-      const tar = execFile('tar', ['-xf', '-', '--no-same-owner', '-C', work]);
-      const ended = new Promise<void>((resolve, reject) => {
-        tar.once('error', reject);
-        tar.once('exit', (code) => (code === 0 ? resolve() : reject(new Error(`tar: ${code}`))));
-      });
-      ended.catch(() => {});
-      if (tar.stdin) await pipeline(Readable.fromWeb(response.body as never), tar.stdin);
-      return await ended;
+      return await client.checkOut(work, signal);
     } catch (error) {
       if (error instanceof Refused || signal.aborted || tries === CHECKOUT_TRIES) throw error;
       for (const name of readdirSync(work)) await rm(join(work, name), { recursive: true });

@@ -1,5 +1,8 @@
 /** The agent's requests to the worker, each repeated until it is answered, and the lease that follows from the answers. */
+import { execFile } from 'node:child_process';
 import { uptime } from 'node:os';
+import { Readable } from 'node:stream';
+import { pipeline } from 'node:stream/promises';
 import { Backoff } from '../../base/backoff.ts';
 import { NONCE_HEADER } from './protocol.ts';
 
@@ -55,6 +58,20 @@ export class AgentClient {
   /** Whether the worker may have given the attempt up, because it has not answered for the time of the lease. */
   get isLeaseOver(): boolean {
     return (uptime() - this.#lastSuccessAt) * 1_000 > this.leaseMs;
+  }
+
+  /** Unpacks the working directory of the job into an existing folder, which stays empty if the job has no repository. */
+  async checkOut(dir: string, signal: AbortSignal): Promise<void> {
+    const response = await this.request('checkout', { signal, timeoutMs: null });
+    if (response.status === 204 || !response.body) return;
+    const tar = execFile('tar', ['-xf', '-', '--no-same-owner', '-C', dir]);
+    const ended = new Promise<void>((resolve, reject) => {
+      tar.once('error', reject);
+      tar.once('exit', (code) => (code === 0 ? resolve() : reject(new Error(`tar: ${code}`))));
+    });
+    ended.catch(() => {});
+    if (tar.stdin) await pipeline(Readable.fromWeb(response.body as never), tar.stdin, { signal });
+    await ended;
   }
 
   /**

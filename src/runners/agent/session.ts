@@ -268,7 +268,7 @@ export class AgentSession {
     if (this.#options.isRevoked()) throw attemptOver();
   }
 
-  /** Also of a request whose body was being received when the attempt was revoked. */
+  /** Checked again when the body of a request has arrived, because the attempt may have been revoked meanwhile. */
   get #isOver(): boolean {
     return this.#isClosed || this.#options.isRevoked();
   }

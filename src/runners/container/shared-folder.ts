@@ -1,6 +1,6 @@
 /**
- * The folder that the shell of a container (`wrapper.ts`) shares with its supervisor. Without imports, because the shim of a
- * container, which stays small, needs these names.
+ * The folder that the shell of a container (`wrapper.ts`) shares with its supervisor. This file imports nothing, because the
+ * shim of a container needs these names and must stay small.
  */
 
 /** The shared folder in the container. The job cannot change it, but can open the FIFOs. */
@@ -13,7 +13,7 @@ export const SHARED = {
   end: 'end',
   /** A FIFO for commands to the shell, in a pod only. Created after the others. */
   control: 'control',
-  /** The result of `buildStartScript`. It appears complete, by rename, and begins the command. */
+  /** The script of `buildStartScript`. The command begins when a complete file is renamed to this name. */
   start: 'start',
   /** The folder of the provided files. */
   files: 'files',

@@ -33,7 +33,7 @@ type Options = {
   configured?: Readonly<Record<string, number>>;
   /** Default: the catalogue of the contract. */
   hardware?: { readonly current: Catalogue };
-  /** Gets a line for each model that the catalogue does not have. */
+  /** The ledger logs one line for each model that is not in the catalogue. Default: it logs nothing. */
   log?: Logger;
 };
 

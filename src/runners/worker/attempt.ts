@@ -9,7 +9,6 @@
  *   exit          how the work ended
  *   lease         when the server last answered (`../supervisor/lease.ts`)
  */
-import { execFile } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
 import {
   closeSync,
@@ -23,8 +22,6 @@ import {
 } from 'node:fs';
 import { mkdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import { Readable } from 'node:stream';
-import { pipeline } from 'node:stream/promises';
 import { Backoff } from '../../base/backoff.ts';
 import type { Logger } from '../../base/log.ts';
 import { AgentClient, Refused } from '../agent/client.ts';
@@ -227,17 +224,8 @@ export class MachineAttempt {
 
   /** Creates the working directory. */
   async #checkOut(dir: string, signal: AbortSignal): Promise<void> {
-    const response = await this.#client.request('checkout', { signal, timeoutMs: null });
     await mkdir(dir);
-    if (response.status === 204 || !response.body) return;
-    const tar = execFile('tar', ['-xf', '-', '--no-same-owner', '-C', dir]);
-    const ended = new Promise<void>((resolve, reject) => {
-      tar.once('error', reject);
-      tar.once('exit', (code) => (code === 0 ? resolve() : reject(new Error(`tar: ${code}`))));
-    });
-    ended.catch(() => {});
-    if (tar.stdin) await pipeline(Readable.fromWeb(response.body as never), tar.stdin, { signal });
-    await ended;
+    await this.#client.checkOut(dir, signal);
   }
 
   async #start(signal: AbortSignal): Promise<void> {

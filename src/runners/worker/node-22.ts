@@ -30,7 +30,7 @@ class Stack implements AsyncDisposableStack {
     return moved;
   }
 
-  /** Disposes of the latest first, of all. @throws the first error */
+  /** Disposes of all values, the last one first. @throws the first error, after all were disposed of */
   async disposeAsync(): Promise<void> {
     this.disposed = true;
     const errors: unknown[] = [];
