@@ -1,7 +1,7 @@
 /**
  * The events of namespaces, with the ids, types and data that webhooks send: pages of kept events, and a subscription.
  *
- * Members see events of the jobs and repositories that their credential may read. Non-members cannot read the feed, even of
+ * Members see events of the jobs, repositories and machines that their credential may read. Non-members cannot read the feed, even of
  * public repositories, because events reveal more than the repositories (who pushed, former names). Everybody who may read a
  * repository can follow that repository (`repositories/following.ts`).
  */
@@ -14,10 +14,12 @@ import {
   can,
   demand,
   demandAccount,
+  type Target,
   type Viewer,
 } from '../identity/permissions.ts';
 import type { Rechecks } from '../identity/rechecks.ts';
 import { type AccessRule, whileAllowed } from '../identity/rechecks.ts';
+import type { MachineEventData } from '../jobs/machines/machines.ts';
 import type { BudgetEventData, JobEventData } from '../jobs/requests/jobs.ts';
 import type { Signer } from '../platform/crypto/signed-links.ts';
 import type { Db } from '../platform/database/client.ts';
@@ -40,7 +42,7 @@ export type FeedEvent = {
   cursor: number;
   type: FeedType;
   timestamp: Date;
-  /** The id of the job or repository, or of the namespace of the budget. */
+  /** The id of the job, repository or machine, or of the namespace of the budget. */
   subject: string;
   /** As stored; `getEventPayload` renders it for clients. */
   data: OutboxEvent['data'];
@@ -53,6 +55,7 @@ const ACTION_OF_KIND = {
   'job.': 'job.read',
   'repository.': 'repository.read',
   'budget.': 'usage.read',
+  'machine.': 'machine.read',
 } as const;
 type Kind = keyof typeof ACTION_OF_KIND;
 
@@ -75,6 +78,12 @@ const EVENT_TYPES = [
   'repository.pushed',
   'repository.deleted',
   'budget.reached',
+  'machine.joined',
+  'machine.silent',
+  'machine.online',
+  'machine.draining',
+  'machine.resumed',
+  'machine.removed',
 ] as const satisfies readonly EventType[];
 
 export const FEED_TYPES = [...new Set(EVENT_TYPES.map(toFeedType))];
@@ -169,7 +178,7 @@ function visibleTypes(
     return stored;
   }
   const allowed = known.filter((kind) =>
-    namespaceIds.every((id) => can(viewer, ACTION_OF_KIND[kind], anyTargetIn(viewer, id))),
+    namespaceIds.every((id) => can(viewer, ACTION_OF_KIND[kind], targetOf(viewer, kind, id))),
   );
   if (allowed.length === 0) for (const kind of known) demandKind(viewer, namespaceIds, kind);
   return EVENT_TYPES.filter((type) => allowed.some((kind) => type.startsWith(kind)));
@@ -182,7 +191,12 @@ function kindsOf(types: readonly EventType[]): Kind[] {
 
 function demandKind(viewer: Viewer, namespaceIds: readonly string[], kind: Kind): void {
   const action: Action = ACTION_OF_KIND[kind];
-  for (const id of namespaceIds) demand(viewer, action, anyTargetIn(viewer, id));
+  for (const id of namespaceIds) demand(viewer, action, targetOf(viewer, kind, id));
+}
+
+/** A credential that is limited to repositories sees no machines (`jobs/machines/access.ts`). */
+function targetOf(viewer: Viewer, kind: Kind, namespaceId: string): Target {
+  return kind === 'machine.' ? { namespaceId } : anyTargetIn(viewer, namespaceId);
 }
 
 /**
@@ -197,10 +211,10 @@ export function getEventPayload(
 
 /** The name of the namespace at the time of the event. */
 export function getEventNamespace({ data }: FeedEvent): string {
-  const { job, repository, budget } = data as Partial<
-    JobEventData & RepositoryEventData & BudgetEventData
+  const { job, repository, budget, machine } = data as Partial<
+    JobEventData & RepositoryEventData & BudgetEventData & MachineEventData
   >;
-  return (job ?? repository ?? budget)?.namespace ?? '';
+  return (job ?? repository ?? budget ?? machine)?.namespace ?? '';
 }
 
 function toFeedEvent({ id, seq, type, timestamp, subject, data }: OutboxEvent): FeedEvent {

@@ -25,6 +25,12 @@ const FURTHER_TYPES = [
   'repository.pushed',
   'repository.deleted',
   'budget.reached',
+  'machine.joined',
+  'machine.silent',
+  'machine.online',
+  'machine.draining',
+  'machine.resumed',
+  'machine.removed',
 ] as const;
 
 export const WEBHOOK_EVENT_TYPES = [...SPECIFIED_TYPES, ...FURTHER_TYPES] as const;
@@ -47,6 +53,12 @@ export const WEBHOOK_TYPE_OF_EVENT: Readonly<Partial<Record<EventType, WebhookEv
   'repository.pushed': 'repository.pushed',
   'repository.deleted': 'repository.deleted',
   'budget.reached': 'budget.reached',
+  'machine.joined': 'machine.joined',
+  'machine.silent': 'machine.silent',
+  'machine.online': 'machine.online',
+  'machine.draining': 'machine.draining',
+  'machine.resumed': 'machine.resumed',
+  'machine.removed': 'machine.removed',
 };
 
 export type DeliveryType = WebhookEventType | typeof PING;

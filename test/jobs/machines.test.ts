@@ -3,11 +3,14 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { readAccountByCredentialId } from '../../src/identity/authenticate.ts';
 import type { Viewer } from '../../src/identity/permissions.ts';
 import * as machines from '../../src/jobs/machines/machines.ts';
+import { recordSilence, storeReport } from '../../src/jobs/machines/reports.ts';
 import * as tokens from '../../src/jobs/machines/tokens.ts';
 import { machineFacts } from '../../src/runners/machines/protocol.ts';
+import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { submit, until } from '../support/submit.ts';
+import { take, viaYoga } from '../support/subscribe.ts';
 
 let app: TestApp;
 let operator: Viewer;
@@ -15,11 +18,12 @@ let lead: Viewer;
 let member: Viewer;
 let stranger: Viewer;
 let leadClient: Client;
+let memberClient: Client;
 
 beforeAll(async () => {
   app = await startApp({ overrides: { runner: fakeRunner({ images: true }) } });
   leadClient = await app.user('lead');
-  const memberClient = await app.user('member');
+  memberClient = await app.user('member');
   const strangerClient = await app.user('stranger');
   await app.organization('lab', { lead: 'ADMIN', member: 'READ' });
   operator = await viewerOf(app.admin);
@@ -277,6 +281,98 @@ test('a machine that does not report is silent, unless it was drained', async ()
   expect(await status()).toBe('silent');
   await machines.drainMachine(services(), operator, { name });
   expect(await status()).toBe('drained');
+});
+
+test('changes of a machine are events of its namespace, for those who may read the machine', async () => {
+  await app.organization('room', { lead: 'ADMIN', member: 'READ' });
+  const { db } = app.app.services;
+  const { createWebhook } = await leadClient.gql(
+    `mutation { createWebhook(input: { name: "machines", url: "https://hook.invalid/",
+       eventTypes: [MACHINE_SILENT], namespaces: ["room"] }) { webhook { id } } }`,
+  );
+  const { name, id, token, tokenId } = await join(await viewerOf(leadClient), 'room');
+  const author = await viewerOf(leadClient);
+  const drained = await machines.drainMachine(services(), author, { name, deadlineMinutes: 90 });
+  await machines.resumeMachine(services(), author, name);
+  await app.pool.query(
+    `update machines set last_seen_at = now() - interval '61 seconds' where name = $1`,
+    [name],
+  );
+  await recordSilence({ db });
+  await recordSilence({ db });
+  const silent = await db.joinedMachine.findUniqueOrThrow({ where: { id } });
+  const load = { cpuPercent: 0, memoryBytes: 0, gpuPercent: null };
+  await storeReport({ db }, silent, { sequence: 1, seen: '', facts: FACTS, load, attempts: [] });
+  await machines.removeMachine(services(), author, { name });
+  const again = await machines.joinMachine(services(), token, { name, facts: FACTS });
+  await tokens.revokeWorkerToken(services(), author, tokenId);
+  // A machine of all namespaces is in the audit log only.
+  await join(operator, null);
+
+  const follow = (client: Client, options: string) =>
+    viaYoga(
+      client,
+      `subscription { events(namespaces: ["room"] ${options}) { type subject namespace payload } }`,
+    );
+  const found = await take(follow(memberClient, 'after: 0'), 'events', 8);
+  const data = { name, namespace: 'room', hostname: FACTS.hostname };
+  const event = (type: string, subject: string, deadline: Date | null = null) => ({
+    type,
+    subject,
+    namespace: 'room',
+    payload: { id: subject, ...data, drain_deadline: deadline?.toISOString() ?? null },
+  });
+  expect(found).toEqual([
+    event('MACHINE_JOINED', id),
+    event('MACHINE_DRAINING', id, drained.drainDeadline),
+    event('MACHINE_RESUMED', id),
+    event('MACHINE_SILENT', id),
+    event('MACHINE_ONLINE', id),
+    event('MACHINE_REMOVED', id),
+    event('MACHINE_JOINED', again.id),
+    event('MACHINE_REMOVED', again.id),
+  ]);
+  const { rows } = await app.pool.query(`select from events where type like 'machine.%' and
+    namespace_id not in (select id from namespaces where name in ('lab', 'room'))`);
+  expect(rows).toEqual([]);
+
+  await eventually(async () => {
+    const { webhook } = await leadClient.gql(
+      'query ($id: ID!) { webhook(id: $id) { deliveries(first: 9) { nodes { eventType payload } } } }',
+      createWebhook.webhook,
+    );
+    const [{ payload, eventType }, ...others] = webhook.deliveries.nodes;
+    expect([eventType, others]).toEqual(['MACHINE_SILENT', []]);
+    expect(payload).toMatchObject({
+      type: 'machine.silent',
+      namespace: 'room',
+      data: { id, ...data },
+    });
+  });
+
+  const read = (client: Client, types: string) =>
+    client.graphql(`{ namespace(name: "room") { events(first: 1 ${types}) { nodes { type } } } }`);
+  const page = await read(memberClient, '');
+  expect(page.data.namespace.events.nodes).toEqual([{ type: 'MACHINE_REMOVED' }]);
+  const { body: limited } = await leadClient.post('/auth/v1/pat', {
+    name: 'limited',
+    scopes: ['job:read', 'repo:admin', 'webhook:admin'],
+  });
+  const repository = await leadClient.repository('lead/code');
+  const { body: narrowed } = await leadClient.post('/auth/v1/pat', {
+    name: 'narrowed',
+    repositories: [repository],
+  });
+  for (const { token } of [limited, narrowed]) {
+    const client = app.client(`Bearer ${token}`);
+    const { data, errors } = await read(client, 'types: [MACHINE_REMOVED]');
+    expect([data.namespace?.events ?? null, errors?.[0]?.extensions.code]).toEqual([
+      null,
+      'PERMISSION_DENIED',
+    ]);
+  }
+  const seen = await read(app.client(`Bearer ${limited.token}`), '');
+  expect(seen.data.namespace.events.nodes).toEqual([]);
 });
 
 test('a deleted organization has no machines', async () => {

@@ -41,6 +41,12 @@ const IS_SENT: Record<EventType, boolean> = {
   REPOSITORY_PUSHED: true,
   REPOSITORY_DELETED: true,
   BUDGET_REACHED: true,
+  MACHINE_JOINED: true,
+  MACHINE_SILENT: true,
+  MACHINE_ONLINE: true,
+  MACHINE_DRAINING: true,
+  MACHINE_RESUMED: true,
+  MACHINE_REMOVED: true,
 };
 const TYPES = Object.keys(IS_SENT) as EventType[];
 const MAX_NAMESPACES = 100;

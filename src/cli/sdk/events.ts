@@ -36,7 +36,13 @@ export type EventType =
   | 'REPOSITORY_UPDATED'
   | 'REPOSITORY_PUSHED'
   | 'REPOSITORY_DELETED'
-  | 'BUDGET_REACHED';
+  | 'BUDGET_REACHED'
+  | 'MACHINE_JOINED'
+  | 'MACHINE_SILENT'
+  | 'MACHINE_ONLINE'
+  | 'MACHINE_DRAINING'
+  | 'MACHINE_RESUMED'
+  | 'MACHINE_REMOVED';
 
 /** An event in a namespace, as webhooks send it. */
 export type LoamEvent = {
@@ -49,9 +55,9 @@ export type LoamEvent = {
   timestamp: string;
   /** The name of the namespace at that time. */
   namespace: string;
-  /** The id of the job or repository. */
+  /** The id of the job, repository or machine, or of the namespace of a budget. */
   subject: string;
-  /** The job or repository as REST returned it at that time: the `data` of webhooks. */
+  /** The `data` of webhooks: the job or repository as REST returned it at that time, or a budget or a machine. */
   payload: unknown;
 };
 

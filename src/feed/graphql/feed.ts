@@ -21,6 +21,13 @@ const DESCRIPTIONS: Readonly<Record<string, string>> = {
   'repository.pushed': 'A repository was pushed to.',
   'repository.deleted': 'A repository was deleted.',
   'budget.reached': 'The jobs of a namespace have cost a threshold of its budget.',
+  'machine.joined': 'A machine of the namespace joined.',
+  'machine.silent': 'A machine of the namespace has not reported for a minute.',
+  'machine.online': 'A silent machine of the namespace reports again.',
+  'machine.draining':
+    'A machine of the namespace was asked to take no more jobs, or its deadline was changed.',
+  'machine.resumed': 'A drained machine of the namespace takes jobs again.',
+  'machine.removed': 'A machine of the namespace was removed, or its worker token revoked.',
 };
 
 const EventType = builder.enumType('EventType', {
@@ -52,12 +59,12 @@ const Event = builder.objectRef<feed.FeedEvent>('Event').implement({
     }),
     subject: t.exposeID('subject', {
       description:
-        'The id of the job or repository, which may be deleted by now, or of the namespace of a budget.',
+        'The id of the job, repository or machine, which may be deleted by now, or of the namespace of a budget.',
     }),
     payload: t.field({
       type: 'JSON',
       description:
-        'The `data` of webhooks: the job or repository as REST returned it at that time. Links to artifacts are signed again for each read.',
+        'The `data` of webhooks: the job or repository as REST returned it at that time, or a budget or a machine. Links to artifacts are signed again for each read.',
       resolve: (event, _args, { services }) => feed.getEventPayload(services, event),
     }),
   }),
@@ -83,7 +90,7 @@ builder.prismaObjectField(Namespace, 'events', (t) =>
     type: EventConnection,
     nullable: true,
     description:
-      'Kept events of jobs and repositories. Only members see them, and only events of jobs and repositories that they may see.',
+      'Kept events of jobs, repositories, the budget and machines. Only members see them, and only those of what they may see.',
     complexity: pageCost(),
     args: {
       ...cursorPageArgs,
@@ -115,7 +122,7 @@ builder.subscriptionField('events', (t) =>
   t.field({
     type: Event,
     description:
-      'Follows the events of jobs and repositories in namespaces that the viewer is a member of, each event once. Ends with an error when the viewer loses access to one of them.',
+      'Follows the events of jobs, repositories, budgets and machines in namespaces that the viewer is a member of, each event once. Ends with an error when the viewer loses access to one of them.',
     args: {
       namespaces: t.arg.stringList({
         required: true,

@@ -8,7 +8,7 @@ import type pg from 'pg';
 import type { JoinedMachine, Prisma } from '../../../prisma/generated/client.ts';
 import { AppError, busy, invalid, notFound, unauthenticated } from '../../base/errors.ts';
 import { isId, newId } from '../../base/ids.ts';
-import { type AuditAction, type Origin, recordAudit, SERVER } from '../../identity/audit.ts';
+import { type Origin, SERVER } from '../../identity/audit.ts';
 import { hashSecret, matchesHash, newToken, toTakenError } from '../../identity/credentials.ts';
 import type { Account, Viewer } from '../../identity/permissions.ts';
 import { type Db, inTransaction } from '../../platform/database/client.ts';
@@ -22,7 +22,10 @@ import {
 import { WORKER_SILENCE_S } from '../queue/worker-capacity.ts';
 import type { Label } from '../record/labels.ts';
 import { canReach, demandAdministration, whereReachable } from './access.ts';
+import { type MachineChange, recordedColumns, recordMachineChange } from './events.ts';
 import { takeWorkerToken } from './tokens.ts';
+
+export type { MachineEventData } from './events.ts';
 
 const MACHINE_SECRET_PREFIX = 'loam_machine_';
 
@@ -117,6 +120,7 @@ export async function drainMachine(
     return {
       action: 'machine.drain',
       details: { deadline: drainDeadline?.toISOString() ?? null },
+      changed: { drainDeadline },
     };
   });
   return getMachine(services, viewer, name);
@@ -132,7 +136,7 @@ export async function resumeMachine(
     if (drainSince === null) return null;
     const data = { drainSince: null, drainDeadline: null };
     await tx.joinedMachine.update({ where: { id }, data, select: { id: true } });
-    return { action: 'machine.resume' };
+    return { action: 'machine.resume', changed: { drainDeadline: null } };
   });
   return getMachine(services, viewer, name);
 }
@@ -203,13 +207,10 @@ export async function joinMachine(
         secretHash: hashSecret(secret),
         facts,
       },
-      select: { id: true },
+      select: recordedColumns,
     });
-    await recordAudit(tx, from ? { ...SERVER, from } : SERVER, {
+    await recordMachineChange(tx, from ? { ...SERVER, from } : SERVER, created, {
       action: 'machine.join',
-      namespaceIds: [given.auditNamespaceId],
-      subject: created.id,
-      name,
       details: { hostname: facts.hostname, token: given.id, tokenName: given.name },
     });
     await notifyReaders(tx, 'machines');
@@ -253,7 +254,7 @@ async function isOtherMachine(tx: Db, name: string): Promise<boolean> {
   return found !== undefined;
 }
 
-type Change = { action: AuditAction; details?: Prisma.InputJsonObject };
+type Change = MachineChange & { changed?: { drainDeadline: Date | null } };
 
 /** @param change returns null if there is nothing to change. @throws AppError 401, 403, 404 */
 async function changeMachine(
@@ -266,7 +267,10 @@ async function changeMachine(
     if (isMachineName(name))
       await tx.$queryRaw`select from machines where name = ${name} for update`;
     const machine = isMachineName(name)
-      ? await tx.joinedMachine.findUnique({ where: { name }, select: changeColumns })
+      ? await tx.joinedMachine.findUnique({
+          where: { name },
+          select: { ...recordedColumns, drainSince: true },
+        })
       : null;
     if (!machine || !canReach(viewer, 'machine.read', machine)) {
       // Anonymous viewers are told to sign in, as everywhere.
@@ -276,23 +280,12 @@ async function changeMachine(
     const author: Account = demandAdministration(viewer, machine);
     const done = await change(tx, machine);
     if (!done) return machine;
-    await recordAudit(tx, author, {
-      ...done,
-      namespaceIds: [machine.token.auditNamespaceId],
-      subject: machine.id,
-      name,
-    });
+    const { changed, ...made } = done;
+    await recordMachineChange(tx, author, { ...machine, ...changed }, made);
     await notifyReaders(tx, 'machines');
     return machine;
   });
 }
-
-const changeColumns = {
-  id: true,
-  namespaceId: true,
-  drainSince: true,
-  token: { select: { auditNamespaceId: true } },
-} as const satisfies Prisma.JoinedMachineSelect;
 
 const machineColumns = {
   id: true,

@@ -7,7 +7,7 @@ import { isDeepStrictEqual } from 'node:util';
 import type { JoinedMachine } from '../../../prisma/generated/client.ts';
 import { busy } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
-import { type AuditAction, recordAudit, SERVER } from '../../identity/audit.ts';
+import { SERVER } from '../../identity/audit.ts';
 import { type Db, inTransaction } from '../../platform/database/client.ts';
 import { startLoop } from '../../platform/loop.ts';
 import type { MachineSettings } from '../../runners/machines/engine.ts';
@@ -18,6 +18,7 @@ import {
   SILENCE_MS,
 } from '../../runners/machines/protocol.ts';
 import { WORKER_SILENCE_S } from '../queue/worker-capacity.ts';
+import { type MachineChange, recordedColumns, recordMachineChange } from './events.ts';
 
 /** A report is stored when the last stored one is older than this, or says something new. */
 const STORE_MS = 15_000;
@@ -115,7 +116,7 @@ export async function storeReport(
   await inTransaction(db, async (tx) => {
     const where = { id: machine.id, silentSince: { not: null } };
     const { count } = await tx.joinedMachine.updateMany({ where, data });
-    if (count > 0) await recordMachineAudit(tx, 'machine.online', machine);
+    if (count > 0) await recordByServer(tx, 'machine.online', [machine.id]);
   });
 }
 
@@ -126,32 +127,32 @@ export function startSilenceLoop({ db, log }: { db: Db; log: Logger }): AsyncDis
 }
 
 /** Servers that do it at the same time wait for the lock of the row, and then find nothing. */
-async function recordSilence({ db }: { db: Db }): Promise<void> {
+export async function recordSilence({ db }: { db: Db }): Promise<void> {
   await inTransaction(db, async (tx) => {
-    const silent = await tx.$queryRaw<{ id: string; name: string; tokenId: string }[]>`
+    const silent = await tx.$queryRaw<{ id: string }[]>`
       update machines set silent_since = now()
       where silent_since is null and last_seen_at < now() - make_interval(secs => ${SILENCE_MS / 1_000}::float8)
-      returning id, name, token_id as "tokenId"`;
-    for (const machine of silent) await recordMachineAudit(tx, 'machine.silent', machine);
+      returning id`;
+    await recordByServer(
+      tx,
+      'machine.silent',
+      silent.map(({ id }) => id),
+    );
   });
 }
 
-async function recordMachineAudit(
+/** Records a change of machines that was made in the same transaction. */
+async function recordByServer(
   tx: Db,
-  action: AuditAction,
-  { id, name, tokenId }: Pick<JoinedMachine, 'id' | 'name' | 'tokenId'>,
+  action: MachineChange['action'],
+  ids: readonly string[],
 ): Promise<void> {
-  const token = await tx.workerToken.findUnique({
-    where: { id: tokenId },
-    select: { auditNamespaceId: true },
+  if (ids.length === 0) return;
+  const machines = await tx.joinedMachine.findMany({
+    where: { id: { in: [...ids] } },
+    select: recordedColumns,
   });
-  if (!token) return;
-  await recordAudit(tx, SERVER, {
-    action,
-    namespaceIds: [token.auditNamespaceId],
-    subject: id,
-    name,
-  });
+  for (const machine of machines) await recordMachineChange(tx, SERVER, machine, { action });
 }
 
 export function toSettings(machine: JoinedMachine): MachineSettings {

@@ -20,6 +20,7 @@ import { type Db, inTransaction } from '../../platform/database/client.ts';
 import { notifyReaders } from '../../platform/events/outbox.ts';
 import { checkLabels, type Label } from '../record/labels.ts';
 import { demandAdministration, whereReachable } from './access.ts';
+import { publishMachineEvent, recordedColumns } from './events.ts';
 
 const WORKER_TOKEN_PREFIX = 'loam_worker_';
 
@@ -129,9 +130,10 @@ export async function revokeWorkerToken({ db }: Deps, viewer: Viewer, id: string
   await inTransaction(db, async (tx) => {
     // Machines that are joining lock the row, too.
     await tx.$queryRaw`select from worker_tokens where id = ${id} for update`;
+    await tx.$queryRaw`select from machines where token_id = ${id} for update`;
     const machines = await tx.joinedMachine.findMany({
       where: { tokenId: id },
-      select: { name: true },
+      select: recordedColumns,
     });
     const { count } = await tx.workerToken.deleteMany({ where: { id } });
     if (count === 0) throw notFound('Worker token');
@@ -142,6 +144,7 @@ export async function revokeWorkerToken({ db }: Deps, viewer: Viewer, id: string
       name: row.name,
       details: { machines: machines.map(({ name }) => name) },
     });
+    for (const machine of machines) await publishMachineEvent(tx, machine, 'machine.remove');
     await notifyReaders(tx, 'machines');
   });
   return id;

@@ -15,20 +15,21 @@ import type { Db } from '../database/client.ts';
 import { eventNotification, type NotifyPayload } from './bus.ts';
 
 /**
- * Every transition of a job, changes of repositories, and thresholds of budgets. Webhooks rename some types
+ * Every transition of a job, changes of repositories, thresholds of budgets, and changes of machines. Webhooks rename some types
  * (`webhooks/event-types.ts`).
  */
 export type EventType =
   | `job.${'queued' | 'running' | 'succeeded' | 'failed' | 'cancelled' | 'timed_out' | 'deleted'}`
   | `repository.${'created' | 'renamed' | 'transferred' | 'updated' | 'pushed' | 'deleted'}`
-  | 'budget.reached';
+  | 'budget.reached'
+  | `machine.${'joined' | 'silent' | 'online' | 'draining' | 'resumed' | 'removed'}`;
 
 type NewEvent = {
   /** Set by a writer that may retry: ids are unique, so a second insert fails. Default: a new id. */
   id?: string;
   type: EventType;
   namespaceId: string;
-  /** Id of the job, repository, or namespace of the budget. */
+  /** Id of the job, repository or machine, or of the namespace of the budget. */
   subject: string;
   /** The whole job or repository, so that readers load nothing else; below 20 kB. It has neither secrets nor the job's `env`. */
   data: Prisma.InputJsonObject;

@@ -14,7 +14,11 @@ export type StoredMessage = {
 };
 
 type Job = Parameters<typeof payloadToSend>[1];
-type EventData = { job: Job } | { repository: object; push?: object } | { budget: object };
+type EventData =
+  | { job: Job }
+  | { repository: object; push?: object }
+  | { budget: object }
+  | { machine: object };
 
 /** The body is the same for every attempt, except for the links to artifacts, which are signed each time. */
 export function renderBody(
@@ -25,12 +29,13 @@ export function renderBody(
   return JSON.stringify({ id, type, timestamp: at, namespace, data: renderData(services, data) });
 }
 
-/** The job or repository as GET returned it at the time of the event, or a budget. A push is added to its repository. */
+/** The job or repository as GET returned it at the time of the event, a budget, or a machine. A push is added to its repository. */
 export function renderData(services: { signer: Signer; urls: Urls }, data: unknown): unknown {
   const event = data as EventData;
   if ('job' in event) return payloadToSend(services, event.job);
   if ('repository' in event)
     return { ...event.repository, ...(event.push && { push: event.push }) };
   if ('budget' in event) return event.budget;
+  if ('machine' in event) return event.machine;
   return data;
 }

@@ -122,6 +122,13 @@ const TYPES: Record<DeliveryType, string> = {
   'repository.pushed': 'Commits, branches or tags were pushed.',
   'repository.deleted': 'A repository was deleted.',
   'budget.reached': 'The jobs of a namespace have cost a threshold of its budget.',
+  'machine.joined': 'A machine of the namespace joined.',
+  'machine.silent': 'A machine of the namespace has not reported for a minute.',
+  'machine.online': 'A silent machine of the namespace reports again.',
+  'machine.draining':
+    'A machine of the namespace was asked to take no more jobs, or its deadline was changed.',
+  'machine.resumed': 'A drained machine of the namespace takes jobs again.',
+  'machine.removed': 'A machine of the namespace was removed, or its worker token revoked.',
   ping: 'A test message. Every webhook receives it, and none can subscribe to it.',
 };
 

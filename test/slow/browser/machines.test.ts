@@ -190,5 +190,10 @@ test('an admin adds a machine to a namespace, and members see it', async () => {
   await member.page.goto('/lab/-/settings');
   await member.page.getByRole('heading', { name: 'lab-box' }).waitFor();
   expect(await member.page.getByRole('button', { name: /Drain|Remove|Add/ }).count()).toBe(0);
+  await member.page.goto('/lab/-/activity');
+  const event = member.page.locator('[data-event=MACHINE_JOINED]');
+  await event.getByRole('link', { name: 'lab-box' }).click();
+  await member.page.waitForURL('**/lab/-/settings#machine-lab-box');
+  await member.page.locator('#machine-lab-box').getByRole('heading').waitFor();
   member.expectQuiet();
 });

@@ -13,6 +13,7 @@ import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { notify } from '../../ui/notices.tsx';
 import { RelativeTime, useInterval } from '../../ui/time.tsx';
 import { LoadHistory, MachineHistory } from './load-history.tsx';
+import { rowIdOf, useScrollToMachine } from './machine-link.tsx';
 
 const MachinesQuery = graphql(`
   query Machines($namespace: String) {
@@ -78,6 +79,7 @@ export function Machines({
   const history = useRetryingQuery({ query: MachineHistory, variables });
   useInterval(REFRESH_MS, asked.again);
   useInterval(HISTORY_REFRESH_MS, history.again);
+  useScrollToMachine(asked.data?.machines != null);
   const [draining, setDraining] = useState<Machine | null>(null);
   const [removing, setRemoving] = useState<Machine | null>(null);
   const resume = useFormMutation(ResumeMachine, { changes: ['JoinedMachine'] });
@@ -92,7 +94,7 @@ export function Machines({
               {machines.map((machine) => {
                 const load = history.data?.machines?.find(({ name }) => name === machine.name);
                 return (
-                  <li key={machine.id} className="space-y-2">
+                  <li key={machine.id} id={rowIdOf(machine.name)} className="space-y-2">
                     <div className="flex flex-wrap items-start gap-x-4 gap-y-2">
                       <MachineFacts machine={machine} isOperator={namespace === null} />
                       {mayChange && (

@@ -9,6 +9,7 @@ import { LiveDot } from '../../ui/live-dot.tsx';
 import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { CursorPagination, useAfterCursor } from '../../ui/paging.tsx';
 import { RelativeTime } from '../../ui/time.tsx';
+import { MachineLink } from '../machines/machine-link.tsx';
 import { AuditEntries, AuditFilters, AuditRow, useAuditFilter } from './audit-entries.tsx';
 import { type FoldedEvents, foldArrays } from './fold-events.ts';
 import { NamespaceFrame } from './frame.tsx';
@@ -108,7 +109,7 @@ function Events({ namespace }: { namespace: string }) {
         {({ nodes, pageInfo }) =>
           nodes.length === 0 ? (
             <Empty title="No events yet" level={3}>
-              <p>This page shows the events of repositories and jobs in {namespace}.</p>
+              <p>This page shows the events of repositories, jobs and machines in {namespace}.</p>
               <ButtonLink to="/new/repository" search={{ namespace }}>
                 New repository
               </ButtonLink>
@@ -168,7 +169,7 @@ function ArrayEvents({ namespace, row }: { namespace: string; row: FoldedEvents 
   );
 }
 
-/** The name of the job or repository that the event is about, as a link unless it was deleted. */
+/** The name of the job, repository or machine that the event is about, as a link unless it was deleted. */
 function Subject({
   namespace,
   type,
@@ -181,7 +182,9 @@ function Subject({
   const { name } = (payload ?? {}) as { name?: unknown };
   if (typeof name !== 'string') return null;
   const look = 'font-normal break-all link';
-  if (type.endsWith('_DELETED')) return <span className="font-normal break-all">{name}</span>;
+  if (type.endsWith('_DELETED') || type === 'MACHINE_REMOVED')
+    return <span className="font-normal break-all">{name}</span>;
+  if (type.startsWith('MACHINE_')) return <MachineLink name={name} namespace={namespace} />;
   return type.startsWith('JOB_') ? (
     <Link to="/$namespace/-/jobs/$job" params={{ namespace, job: name }} className={look}>
       {name}

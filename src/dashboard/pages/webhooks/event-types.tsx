@@ -28,6 +28,17 @@ const GROUPS: [name: string, types: [EventType, hint: string][]][] = [
     ],
   ],
   ['Budgets', [['BUDGET_REACHED', 'Reached a threshold']]],
+  [
+    'Machines of the namespace',
+    [
+      ['MACHINE_JOINED', 'Joined'],
+      ['MACHINE_SILENT', 'Has not reported for a minute'],
+      ['MACHINE_ONLINE', 'Reports again'],
+      ['MACHINE_DRAINING', 'Takes no more jobs'],
+      ['MACHINE_RESUMED', 'Takes jobs again'],
+      ['MACHINE_REMOVED', 'Removed'],
+    ],
+  ],
 ];
 
 /** Webhooks may subscribe to these types in advance, with the API. */
