@@ -9,6 +9,7 @@ import type { OpenedClusters } from './clusters.ts';
 import type { DockerRunner } from './docker/runner.ts';
 import { type GpuLedger, openGpuLedger } from './gpus/ledger.ts';
 import type { MachinesEngine } from './machines/engine.ts';
+import { JOINED_KIND } from './machines/protocol.ts';
 import { openProcessRunner } from './process/runner.ts';
 import {
   type Handle,
@@ -89,9 +90,6 @@ export async function openRunner(options: Options): Promise<OpenedRunner> {
     [Symbol.asyncDispose]: () => owned.disposeAsync(),
   });
 }
-
-/** The kind of attempts on joined machines. */
-const JOINED_KIND = 'joined';
 
 type OpenedMachines = { kinds: Kinds; choose: Choose };
 

@@ -67,6 +67,16 @@ async function machineOf(name: string) {
   return (await app.admin.graphql(query, { name })).data?.machine;
 }
 
+/** The machine of each attempt of a job of ada, as the client sees it. */
+async function machinesOf(client: Client, name: string) {
+  const found = await client.gql(
+    `query ($name: String!) { job(namespace: "ada", name: $name) {
+       attempts(first: 9) { nodes { machine joinedMachine { name namespace } } } } }`,
+    { name },
+  );
+  return found.job.attempts.nodes;
+}
+
 const untilMachine = (name: string, status: string) =>
   eventually(async () => expect((await machineOf(name))?.status).toBe(status));
 
@@ -88,6 +98,10 @@ test('a job runs on a machine that has joined, with its repository and artifacts
   expect(ended.exitCode).toBe(3);
   expect(ended.artifacts).toMatchObject({ fileCount: 1 });
   expect(await lines(ada, 'ada', 'first')).toEqual(['of the repository']);
+  // A machine of all namespaces: operators alone may see it.
+  expect(await machinesOf(ada, 'first')).toEqual([{ machine: 'box', joinedMachine: null }]);
+  const shown = { machine: 'box', joinedMachine: { name: 'box', namespace: null } };
+  expect(await machinesOf(app.admin, 'first')).toEqual([shown]);
 });
 
 test('jobs outlive the program and the server, and each line is there once', async () => {
@@ -110,6 +124,10 @@ test('a machine of a namespace runs the jobs of that namespace only', async () =
   await submit(eve, { ...eveCode, name: 'theirs', command: 'echo no' });
   await submit(ada, { ...adaCode, name: 'ours', command: 'echo yes' });
   await until(ada, 'ada', 'ours', 'SUCCEEDED');
+  const shown = { machine: 'private', joinedMachine: { name: 'private', namespace: 'ada' } };
+  expect(await machinesOf(ada, 'ours')).toEqual([shown]);
+  const limited = await ada.withToken({ scopes: ['JOB_READ'] });
+  expect(await machinesOf(limited, 'ours')).toEqual([{ ...shown, joinedMachine: null }]);
   expect((await job(eve, 'eve', 'theirs')).status).toBe('QUEUED');
   await using __ = await joined('public');
   await until(eve, 'eve', 'theirs', 'SUCCEEDED');
@@ -154,6 +172,12 @@ test('a machine that is removed is refused at once, ends its jobs, and they run 
   expect(await machine.exited).toBe(REFUSED_EXIT);
   expect(machine.said).toContain('The server refuses this machine: The machine was removed');
   await using _ = await joined('next');
+  await eventually(async () =>
+    expect(await machinesOf(app.admin, 'again')).toEqual([
+      { machine: 'gone', joinedMachine: null },
+      { machine: 'next', joinedMachine: { name: 'next', namespace: null } },
+    ]),
+  );
   await until(ada, 'ada', 'again', 'RUNNING');
   await cancel(ada, 'ada', 'again');
   await until(ada, 'ada', 'again', 'CANCELLED');

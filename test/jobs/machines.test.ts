@@ -375,6 +375,27 @@ test('changes of a machine are events of its namespace, for those who may read t
   expect(seen.data.namespace.events.nodes).toEqual([]);
 });
 
+test('an attempt has a machine that joined, unless another one has its name since', async () => {
+  const { name, token } = await join(operator, null);
+  const job = await placeJob(name, '0');
+  const query = `query ($name: String!) { job(namespace: "lead", name: $name) {
+    attempts(first: 1) { nodes { machine joinedMachine { name } } } } }`;
+  const read = async () =>
+    (await app.admin.gql(query, { name: job })).job.attempts.nodes[0] as object;
+  // A cluster or the machine of the server can have this name in the attempts of its jobs.
+  expect(await read()).toEqual({ machine: name, joinedMachine: null });
+  const set = `update job_attempts a set runner = 'joined' from jobs j where j.id = a.job_id and j.name = $1`;
+  await app.pool.query(set, [job]);
+  expect(await read()).toEqual({ machine: name, joinedMachine: { name } });
+  await machines.removeMachine(services(), operator, { name, force: true });
+  await app.pool.query(
+    `update job_attempts a set ended_at = now(), outcome = 'lost' from jobs j where j.id = a.job_id and j.name = $1`,
+    [job],
+  );
+  await machines.joinMachine(services(), token, { name, facts: FACTS });
+  expect(await read()).toEqual({ machine: name, joinedMachine: null });
+});
+
 test('a deleted organization has no machines', async () => {
   await app.organization('gone', { lead: 'ADMIN' });
   const { id, secret, token } = await join(await viewerOf(leadClient), 'gone');

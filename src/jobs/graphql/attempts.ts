@@ -1,8 +1,10 @@
 /** GraphQL type of attempts. */
 import { builder } from '../../platform/schema/builder.ts';
 import { defineConnectionType } from '../../platform/schema/paging.ts';
+import { findMachineOfAttempt } from '../machines/machines.ts';
 import * as jobs from '../requests/jobs.ts';
 import { AttemptOutcome } from './enums.ts';
+import { Machine } from './machines.ts';
 
 const Placement = builder.objectRef<jobs.Placement>('AttemptPlacement').implement({
   description: 'Where a cluster runs an attempt.',
@@ -27,6 +29,15 @@ const Attempt = builder.node(AttemptRef, {
     machine: t.exposeString('machine', {
       description:
         'The machine that the attempt was placed on; `local` is the machine of the worker itself.',
+    }),
+    joinedMachine: t.field({
+      type: Machine,
+      nullable: true,
+      complexity: 5,
+      description:
+        'The machine, if it is one that joined, has not been removed, and the viewer may see it; otherwise null.',
+      resolve: (attempt, _args, { services, viewer }) =>
+        findMachineOfAttempt(services, viewer, attempt),
     }),
     cpus: t.exposeInt('cpus', {
       nullable: true,

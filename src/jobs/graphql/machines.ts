@@ -97,7 +97,7 @@ const Sample = builder.objectRef<MachineSample>('MachineSample').implement({
 
 const REGIONS_DESCRIPTION = 'The only regions whose jobs run there; empty: all.';
 
-const Machine = builder.objectRef<machines.MachineState>('JoinedMachine').implement({
+export const Machine = builder.objectRef<machines.MachineState>('JoinedMachine').implement({
   description: 'A machine that joined with a worker token.',
   fields: (t) => ({
     id: t.exposeID('id', { description: 'The id. It cannot be used with `node`.' }),

@@ -15,6 +15,7 @@ import { type Db, inTransaction } from '../../platform/database/client.ts';
 import { notifyReaders } from '../../platform/events/outbox.ts';
 import type { MachineLoad } from '../../platform/metrics/scrape-metrics.ts';
 import {
+  JOINED_KIND,
   type MachineFacts,
   type MachineSample,
   SILENCE_MS,
@@ -97,6 +98,22 @@ export async function getMachine(
   const [machine] = isMachineName(name) ? await readMachines(db, { ...where, name }) : [];
   if (!machine) throw notFound('Machine', name);
   return machine;
+}
+
+/**
+ * The joined machine that an attempt was placed on. Null for other machines, if the viewer may not see it, and after it was
+ * removed, also when another machine has joined with its name.
+ */
+export async function findMachineOfAttempt(
+  { db }: Deps,
+  viewer: Viewer,
+  attempt: { runner: string; machine: string; createdAt: Date },
+): Promise<MachineState | null> {
+  if (attempt.runner !== JOINED_KIND || viewer.kind === 'anonymous') return null;
+  const where = await whereReachable(db, viewer, 'machine.read');
+  const joinedAt = { lte: attempt.createdAt };
+  const [machine] = await readMachines(db, { ...where, name: attempt.machine, joinedAt });
+  return machine ?? null;
 }
 
 /**

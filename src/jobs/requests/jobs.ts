@@ -388,6 +388,9 @@ export const attemptColumns = {
   shared: true,
   /** Not shown itself: only where a cluster has placed the attempt (`readPlacement`). */
   handle: true,
+  /** Not shown themselves: which joined machine runs the attempt (`findMachineOfAttempt`). */
+  runner: true,
+  createdAt: true,
   outcome: true,
   exitCode: true,
   startedAt: true,

@@ -16,6 +16,9 @@ import { z } from 'zod';
 import type { GpuModel } from '../../base/hardware.ts';
 import { MAX_REASON_LENGTH } from '../agent/protocol.ts';
 
+/** The kind of attempts on joined machines (`Runner.kinds`). No cluster can have this name. */
+export const JOINED_KIND = 'joined';
+
 export const MACHINES_PATH = '/machines';
 /** Where the program for machines and the script that installs it are served. */
 export const WORKER_PATH = '/worker';

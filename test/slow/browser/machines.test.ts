@@ -121,7 +121,7 @@ test('an operator adds, drains, resumes and removes machines', async () => {
   await submit(ada, { namespace: 'ada', name: 'train', image: 'busybox', command: 'hold' });
   await until(ada, 'ada', 'train', 'RUNNING');
   await app.pool.query(
-    `update job_attempts set machine = 'box-1', handle = handle || '{"gpuIndices": "1"}'`,
+    `update job_attempts set machine = 'box-1', runner = 'joined', handle = handle || '{"gpuIndices": "1"}'`,
   );
   await app.pool.query(`update jobs set gpu = 't4'`);
   const history = Array.from({ length: 60 }, (_, minute) => ({
@@ -134,7 +134,14 @@ test('an operator adds, drains, resumes and removes machines', async () => {
   await app.pool.query(`update machines set history = $1 where name = 'box-1'`, [
     JSON.stringify(history),
   ]);
-  await page.reload();
+  await page.goto('/ada/-/jobs/train');
+  await page.getByRole('link', { name: 'box-1' }).click();
+  await page.waitForURL('**/settings/server/machines#machine-box-1');
+  await using user = await visit(browser, app, { as: ada });
+  await user.page.goto('/ada/-/jobs/train');
+  await user.page.getByText('on box-1').waitFor();
+  expect(await user.page.getByRole('link', { name: 'box-1' }).count()).toBe(0);
+  user.expectQuiet();
   await page
     .getByText('2 × RTX-4090 (NVIDIA GeForce RTX 4090, 24.0 GiB each): 1 free, 1: ada/train')
     .waitFor();

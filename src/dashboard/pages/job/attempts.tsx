@@ -1,5 +1,6 @@
 import { formatDuration, formatEnum } from '../../ui/format.ts';
 import { formatExactTime, RelativeTime } from '../../ui/time.tsx';
+import { MachineLink } from '../machines/machine-link.tsx';
 import { billedSeconds } from './attempt-runtime.ts';
 import type { JobData } from './facts.tsx';
 
@@ -39,7 +40,7 @@ export function AttemptTimeline({ job }: { job: JobData }) {
             </p>
             <p className="text-dim">
               on {attempt.placement ? `${attempt.placement.node} of ` : ''}
-              {attempt.machine}
+              {attempt.joinedMachine ? <MachineLink {...attempt.joinedMachine} /> : attempt.machine}
               {attempt.cpus !== null && `: ${attempt.cpus} vCPUs`}
               {attempt.memoryGb !== null && `, ${Number(attempt.memoryGb.toFixed(1))} GB`}
               {attempt.shared && ', shared with other jobs'}

@@ -53,7 +53,7 @@ export const JobFacts = graphql(`
     queue { waitsFor position offered estimatedStart sooner { gpu region estimatedStart costPerHour } }
     owner { id viewerRole }
     attempts(first: 50) {
-      nodes { id number startedAt exitedAt endedAt outcome exitCode machine cpus memoryGb shared placement { cluster node inspect } }
+      nodes { id number startedAt exitedAt endedAt outcome exitCode machine joinedMachine { id name namespace } cpus memoryGb shared placement { cluster node inspect } }
     }
   }
 `);
