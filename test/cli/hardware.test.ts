@@ -90,3 +90,18 @@ test('jobs of recent times give an estimate of the wait', async () => {
     expect(l4).toMatchObject({ free: 0, waiting: 1, estimatedWait: expect.any(Number) });
   }, 30_000);
 });
+
+test('the hardware of a namespace includes its own machines', async () => {
+  const machine = { id: 'own', cpus: 4, memoryBytes: 4 * GIB, gpus: { B200: 2 }, slots: 4 };
+  await app.pool.query(
+    `insert into workers (id, runner, machines, heartbeat_at)
+     select 'w', 'clusters', jsonb_build_array($1::jsonb || jsonb_build_object('namespaceId', id)), now() + interval '1 hour'
+     from namespaces where name = 'ada'`,
+    [machine],
+  );
+  const own = 'B200\t\t2 of 2\t0\t0\t0.00 USD';
+  await eventually(async () =>
+    expect((await user.loam(['hardware', '--namespace', 'ada'])).split('\n')).toContain(own),
+  );
+  expect((await user.loam(['hardware'])).split('\n')).not.toContain(own);
+});

@@ -2,6 +2,7 @@
 import { Decimal } from 'decimal.js';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { CONTRACT, defaultSize } from '../../src/base/hardware.ts';
+import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { expectRefusal } from '../support/refusal.ts';
@@ -243,6 +244,52 @@ test('variables and labels are validated by the documented rules', async () => {
     if (new RegExp(options.labels.pattern).test(value))
       await taken({ labels: [{ key: 'k', value }] });
     else await refused('labels', { labels: [{ key: 'k', value }] });
+});
+
+test('machines of a namespace are options for those who may see its jobs, as validation has it', async () => {
+  const eve = await app.user('eve', 'unlimited');
+  await app.organization('lab', { ada: 'WRITE' });
+  const machine = {
+    id: 'own',
+    cpus: 64,
+    memoryBytes: 512 * 2 ** 30,
+    gpus: { 'RTX-4090': 2 },
+    slots: 4,
+  };
+  await app.pool.query(
+    `insert into workers (id, runner, machines, heartbeat_at)
+     select 'w', 'clusters', jsonb_build_array($1::jsonb || jsonb_build_object('namespaceId', id)), now() + interval '1 hour'
+     from namespaces where name = 'lab'`,
+    [machine],
+  );
+  const query = `query ($namespace: String) { jobOptions(namespace: $namespace) {
+    gpus { name total } largestMachine { cpus } suggestedSize(gpu: "RTX-4090") { cpu memoryGb } } }`;
+  const read = async (client: Client, namespace: string | null) =>
+    (await client.gql(query, { namespace })).jobOptions;
+  // The availability is read at most every two seconds.
+  await eventually(async () =>
+    expect((await read(ada, 'lab')).gpus).toContainEqual({ name: 'RTX-4090', total: 2 }),
+  );
+  expect(await read(ada, 'lab')).toMatchObject({
+    largestMachine: { cpus: 64 },
+    suggestedSize: { cpu: 8, memoryGb: 32 },
+  });
+  const everybody = await read(ada, null);
+  expect(everybody.gpus.map(({ name }: { name: string }) => name)).not.toContain('RTX-4090');
+  expect(everybody.largestMachine.cpus).toBe(0);
+  const limited = await ada.withToken({ scopes: ['REPO_READ'] });
+  for (const [client, namespace] of [
+    [eve, 'lab'],
+    [limited, 'lab'],
+    [ada, 'ada'],
+    [ada, 'none-such'],
+  ] as const)
+    expect(await read(client, namespace), namespace).toEqual(everybody);
+
+  const input = { name: 'own', image: 'x', command: 'true', gpu: 'RTX-4090' };
+  expect((await submitRaw(ada, { ...input, namespace: 'lab' })).errors).toBeUndefined();
+  const refusal = await submitRaw(ada, { ...input, namespace: 'ada' });
+  expect(refusal.errors?.[0]?.extensions).toMatchObject({ field: 'gpu' });
 });
 
 test('the options require a signed-in user', async () => {

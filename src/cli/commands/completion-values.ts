@@ -31,7 +31,9 @@ const JOBS = graphql(`
   }
 `);
 const HARDWARE = graphql(`
-  query CompleteHardware { jobOptions { gpus { name } regions { name } } }
+  query CompleteHardware($namespace: String) {
+    jobOptions(namespace: $namespace) { gpus { name } regions { name } }
+  }
 `);
 const NAMESPACES = graphql(`
   query CompleteNamespaces {
@@ -74,8 +76,9 @@ const NAMES: Record<
   region: async (connection) => (await readHardware(connection)).regions.map(({ name }) => name),
 };
 
-async function readHardware({ client }: LocalConnection) {
-  return (await client.graphql(HARDWARE, {})).jobOptions ?? { gpus: [], regions: [] };
+async function readHardware({ client, remote, username }: LocalConnection) {
+  const namespace = remote?.namespace ?? username;
+  return (await client.graphql(HARDWARE, { namespace })).jobOptions ?? { gpus: [], regions: [] };
 }
 
 /** The newest jobs, and their arrays: of the namespace of the word, else of that of the clone or of the user. */

@@ -6,8 +6,8 @@ import { demand } from '../sdk/pages.ts';
 import { duration, isTerminal, print, printFields, printJson, printTable } from '../terminal.ts';
 
 const READ_HARDWARE = graphql(`
-  query ReadHardware {
-    jobOptions {
+  query ReadHardware($namespace: String) {
+    jobOptions(namespace: $namespace) {
       currency
       gpus { name memoryGb pricePerHour counts free total waiting estimatedWait }
       regions { name }
@@ -21,10 +21,11 @@ export function addHardwareCommand(program: Program): void {
   program
     .command('hardware')
     .description('Show what jobs can request, what is free now, and what it costs')
+    .option('--namespace <name>', 'also the machines that run the jobs of this namespace alone')
     .option('--json', 'print JSON')
-    .action(async ({ json }) => {
+    .action(async ({ namespace, json }) => {
       const { client } = await connect(program.opts());
-      const { jobOptions } = await client.graphql(READ_HARDWARE, {});
+      const { jobOptions } = await client.graphql(READ_HARDWARE, { namespace });
       const options = demand(jobOptions, 'Job options');
       if (json) return printJson(options);
       const { currency, gpus, regions, cpus, cpuRange } = options;

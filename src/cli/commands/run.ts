@@ -41,9 +41,9 @@ import { listValueNames } from './secrets.ts';
 
 const SUGGEST_SIZE = graphql(`
   query SuggestSize(
-    $gpu: Gpu, $gpuCount: Int, $region: Region, $image: String, $cpu: Int, $memoryGb: Int
+    $namespace: String, $gpu: Gpu, $gpuCount: Int, $region: Region, $image: String, $cpu: Int, $memoryGb: Int
   ) {
-    jobOptions {
+    jobOptions(namespace: $namespace) {
       suggestedSize(
         gpu: $gpu, gpuCount: $gpuCount, region: $region, image: $image, cpu: $cpu, memoryGb: $memoryGb
       ) { cpu memoryGb }
@@ -174,7 +174,7 @@ Examples:
       const command = enter(folder) + toShell(args);
       const namespace = options.namespace ?? repo?.split('/')[0] ?? username;
       const job = await namingFlags(RUN_FLAGS, async () => {
-        const size = await chooseSize(client, options);
+        const size = await chooseSize(client, namespace, options);
         const request = {
           namespace,
           name: options.name ?? nameFor(toShell(args)),
@@ -291,10 +291,12 @@ async function findSource(
 /** Asks the server for a size that fits one of its machines, because its defaults may be larger than all of them. */
 async function chooseSize(
   client: Client,
+  namespace: string,
   { gpu = 'none', cpu, memory, region, image }: SizeOptions,
 ): Promise<Pick<JobOptions, 'cpu' | 'memoryGb'>> {
   if (cpu !== undefined && memory !== undefined) return { cpu, memoryGb: memory };
   const { jobOptions } = await client.graphql(SUGGEST_SIZE, {
+    namespace,
     ...parseGpu(gpu),
     region: region === undefined ? null : enumOf<Region>(region),
     image,

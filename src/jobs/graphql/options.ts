@@ -4,12 +4,13 @@ import * as hardware from '../../base/hardware.ts';
 import { builder } from '../../platform/schema/builder.ts';
 import { LABEL_NAME_PATTERN, MAX_LABELS } from '../record/labels.ts';
 import {
-  demandOptions,
   findLargestMachine,
   type GpuOption,
   listGpuOptions,
   type MachineSize,
+  type Options,
   REQUEST_RULES as RULES,
+  readOptions,
   suggestSize,
 } from '../requests/request.ts';
 import { Gpu, Region } from './enums.ts';
@@ -150,21 +151,21 @@ const LabelRules = builder.objectRef<object>('LabelRules').implement({
   }),
 });
 
-const JobOptions = builder.objectRef<hardware.Catalogue>('JobOptions').implement({
+const JobOptions = builder.objectRef<Options>('JobOptions').implement({
   description:
     'The options of a job and their prices now, which a job keeps that is created now. The price per hour is the sum for GPUs, vCPUs, memory and disk.',
   fields: (t) => ({
     gpus: t.field({
       type: [GpuOptionType],
       description: 'The GPU models, and `NONE`.',
-      resolve: (_options, _args, { services }) => listGpuOptions(services),
+      resolve: (options, _args, { services }) => listGpuOptions(services, options),
     }),
     largestMachine: t.field({
       type: MachineSizeType,
       nullable: true,
       description:
         'The largest machine of all workers; null while there is no worker. A job that requests more shares the machine and gets less.',
-      resolve: (_options, _args, { services }) => findLargestMachine(services),
+      resolve: (options, _args, { services }) => findLargestMachine(services, options),
     }),
     suggestedSize: t.field({
       type: JobSize,
@@ -178,7 +179,7 @@ const JobOptions = builder.objectRef<hardware.Catalogue>('JobOptions').implement
         cpu: t.arg.int({ description: 'The number of vCPUs, if it is chosen.' }),
         memoryGb: t.arg.int({ description: 'The memory in GB, if it is chosen.' }),
       },
-      resolve: (_options, args, { services }) => suggestSize(services, args),
+      resolve: (options, args, { services }) => suggestSize(services, options, args),
     }),
     gpuCounts: t.intList({
       description:
@@ -311,9 +312,13 @@ builder.queryField('jobOptions', (t) =>
     nullable: true,
     description:
       'The options of a job, their prices, and all rules that `createJob` checks, for use in a form. Any signed-in user may read them.',
-    resolve: (_root, _args, { services, viewer }) => {
-      demandOptions(viewer);
-      return services.config.hardware.current;
+    args: {
+      namespace: t.arg.string({
+        description:
+          'The namespace of the job: the machines that run the jobs of this namespace alone are included, if the viewer may see its jobs. If omitted, only the machines for all namespaces.',
+      }),
     },
+    resolve: (_root, { namespace }, { services, viewer }) =>
+      readOptions(services, viewer, namespace),
   }),
 );

@@ -58,8 +58,8 @@ export type SoonerStart = {
 };
 
 export type QueuePositions = {
-  /** Of the machines that run jobs of every namespace. */
-  readAvailability(): Promise<Availability>;
+  /** Of the machines that run jobs of every namespace. @param namespaceId also of those that run jobs of this one only */
+  readAvailability(namespaceId?: string): Promise<Availability>;
   /** @returns the earliest starts first, and at most `MAX_SOONER`; none for a job that does not wait in the queue */
   findSooner(job: JobRow): Promise<SoonerStart[]>;
   /** @returns null for a job that does not wait in the queue: it is blocked, or is delayed before a retry */
@@ -147,7 +147,7 @@ export function createQueuePositions({
   }
 
   return {
-    readAvailability: async () => ofNamespace(await availability('')),
+    readAvailability: async (namespaceId) => ofNamespace(await availability(''), namespaceId),
     findSooner,
     findPosition,
     async progressOf(job) {

@@ -2,7 +2,7 @@
 
 import { posix } from 'node:path';
 import type pg from 'pg';
-import { invalid } from '../../base/errors.ts';
+import { AppError, invalid } from '../../base/errors.ts';
 import {
   type Catalogue,
   checkHardware,
@@ -14,7 +14,8 @@ import {
 import { parseImageReference } from '../../base/image-reference.ts';
 import { checkMoney } from '../../base/money.ts';
 import { entersGitFolder } from '../../git/names.ts';
-import { demandAccount, type Viewer } from '../../identity/permissions.ts';
+import { resolveNamespace } from '../../identity/accounts.ts';
+import { anyTargetIn, can, demandAccount, type Viewer } from '../../identity/permissions.ts';
 import { isSnapshotId } from '../../repositories/repositories.ts';
 import { VALUE_RULES } from '../../repositories/secrets/secrets.ts';
 import { countGpus, countWaiting, estimateWait } from '../queue/availability.ts';
@@ -315,16 +316,41 @@ export type GpuOption = {
   estimatedWait: number | null;
 };
 
-/** Checks that the viewer may read the options, as any signed-in user may. @throws AppError 401 */
-export function demandOptions(viewer: Viewer): void {
+/** The catalogue, and the namespace whose machines the options include. */
+export type Options = Catalogue & { namespaceId: string | undefined };
+
+/**
+ * The options that any signed-in user may read.
+ * @param namespace includes the machines that run jobs of this namespace only, if the viewer may see its jobs. Otherwise it has no
+ *   effect, whether it exists or not: the form of a new job begins with the namespace of the current page.
+ * @throws AppError 401
+ */
+export async function readOptions(
+  { pool, config }: OfferDeps,
+  viewer: Viewer,
+  namespace?: string | null,
+): Promise<Options> {
   demandAccount(viewer);
+  const found = namespace == null ? null : await findNamespace(pool, namespace);
+  const mayRead = found && can(viewer, 'job.read', anyTargetIn(viewer, found.id));
+  return { ...config.hardware.current, namespaceId: mayRead ? found.id : undefined };
+}
+
+async function findNamespace(pool: pg.Pool, name: string): Promise<{ id: string } | null> {
+  return resolveNamespace(pool, name).catch((error) => {
+    if (error instanceof AppError && error.code === 'not_found') return null;
+    throw error;
+  });
 }
 
 export type MachineSize = { cpus: number; memoryGb: number };
 
 /** Returns the size of the machine with the most vCPUs, and among equals the most memory; null without a live worker. */
-export async function findLargestMachine(services: { pool: pg.Pool }): Promise<MachineSize | null> {
-  return largestOf(await readLiveMachines(services));
+export async function findLargestMachine(
+  services: { pool: pg.Pool },
+  { namespaceId }: Pick<Options, 'namespaceId'>,
+): Promise<MachineSize | null> {
+  return largestOf(await readLiveMachines(services, namespaceId));
 }
 
 function largestOf(machines: readonly WorkerCapacity[]): MachineSize | null {
@@ -344,9 +370,12 @@ type SizeRequest = {
 };
 
 /** Returns the default vCPUs and memory, reduced to the largest machine that can run the job. Given values stay. */
-export async function suggestSize(services: OfferDeps, request: SizeRequest): Promise<Size> {
-  const machines = await readLiveMachines(services);
-  const catalogue = services.config.hardware.current;
+export async function suggestSize(
+  services: { pool: pg.Pool },
+  { namespaceId, ...catalogue }: Options,
+  request: SizeRequest,
+): Promise<Size> {
+  const machines = await readLiveMachines(services, namespaceId);
   const defaults = defaultsOf(catalogue);
   const hardware = {
     gpu: request.gpu ?? NO_GPU,
@@ -382,8 +411,9 @@ export async function findWarnings(
 /** Lists all GPU models that a job may request, with their availability on live workers, and `none` last. */
 export async function listGpuOptions(
   services: Pick<OfferDeps, 'config'> & { queuePositions: QueuePositions },
+  { namespaceId }: Pick<Options, 'namespaceId'>,
 ): Promise<GpuOption[]> {
-  const found = await services.queuePositions.readAvailability();
+  const found = await services.queuePositions.readAvailability(namespaceId);
   const { machines } = found;
   const offer = offerOf(services, machines);
   const { cpu } = defaultsOf(offer);

@@ -56,6 +56,29 @@ cpus: { min: 1, max: 128 }
   await gpu.selectOption('H200');
   await page.getByText('No job waits. A new job starts now.').waitFor();
 
+  const own = { id: 'own', cpus: 8, memoryBytes, gpus: { B200: 1 }, slots: 4 };
+  await app.organization('team', { ada: 'WRITE' });
+  await app.pool.query(
+    `insert into workers (id, runner, machines, heartbeat_at)
+     select 'w', 'clusters', jsonb_build_array($1::jsonb || jsonb_build_object('namespaceId', id)), now() + interval '1 hour'
+     from namespaces where name = 'team'`,
+    [own],
+  );
+  // The availability is read at most every two seconds.
+  await eventually(async () => {
+    const { jobOptions } = await ada.gql('{ jobOptions(namespace: "team") { gpus { name } } }');
+    expect(jobOptions.gpus).toContainEqual({ name: 'B200' });
+  });
+  await page.goto('/new/job');
+  const namespace = page.getByLabel('Namespace', { exact: true });
+  await namespace.selectOption('team');
+  await gpu.selectOption('B200');
+  await gpu.getByText('B200, 1 of 1 free, €0.00 an hour').waitFor({ state: 'attached' });
+  await namespace.selectOption('ada');
+  await gpu.getByText('B200, not offered here').waitFor({ state: 'attached' });
+  await page.getByRole('button', { name: 'Create job' }).click();
+  await page.getByText('Choose a GPU that is offered to ada').waitFor();
+
   await page.goto('/ada/-/jobs/second');
   const sooner = page.locator('[data-sooner]');
   await sooner.waitFor();

@@ -41,7 +41,9 @@ const JobsQuery = graphql(
   [JobRowData],
 );
 
-const ModelsQuery = graphql(`query GpuModels { jobOptions { gpus { gpu } } }`);
+const ModelsQuery = graphql(
+  `query GpuModels($namespace: String!) { jobOptions(namespace: $namespace) { gpus { gpu } } }`,
+);
 
 const STATUSES: JobStatus[] = [
   'QUEUED',
@@ -104,7 +106,7 @@ export function JobList({ namespace, repository }: { namespace: string; reposito
   const selection = useSelection(JSON.stringify([namespace, filter]));
   return (
     <>
-      <Filters search={search} live={<LiveDot state={live} />} />
+      <Filters namespace={namespace} search={search} live={<LiveDot state={live} />} />
       {array && (
         <p className="mb-4 text-sm">
           Only jobs of{' '}
@@ -188,11 +190,19 @@ export function JobList({ namespace, repository }: { namespace: string; reposito
   );
 }
 
-function Filters({ search, live }: { search: Search; live: ReactNode }) {
+function Filters({
+  namespace,
+  search,
+  live,
+}: {
+  namespace: string;
+  search: Search;
+  live: ReactNode;
+}) {
   const navigate = useNavigate();
   const setFilter = (change: Search) =>
     navigate({ to: '.', search: { ...search, ...change }, replace: true });
-  const [{ data }] = useQuery({ query: ModelsQuery });
+  const [{ data }] = useQuery({ query: ModelsQuery, variables: { namespace } });
   const offered = data?.jobOptions?.gpus.map(({ gpu }) => gpu) ?? [];
   // A job may have a model that the server does not offer any more.
   const models = [...new Set([...offered, ...(search.gpu ? [search.gpu] : [])])];

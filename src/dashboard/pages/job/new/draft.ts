@@ -155,6 +155,9 @@ export function validateDraft(draft: Draft, options: JobOptions): Problems {
 
   const gpuCount = Number(draft.gpuCount);
   const cpu = Number(draft.cpu);
+  // After a change of the namespace, whose own machines may have more models.
+  if (!options.gpus.some(({ gpu }) => gpu === draft.gpu))
+    problems.gpu = `Choose a GPU that is offered to ${draft.namespace}`;
   if (draft.gpu === 'NONE' && gpuCount > 1) problems.gpuCount = 'Must be 1 without a GPU';
   if (cpu < gpuCount) problems.cpu = `${gpuCount} GPUs need at least ${gpuCount} vCPUs`;
   const minMemory = Math.max(options.memoryGb.min, Math.ceil(cpu * options.minMemoryGbPerCpu));

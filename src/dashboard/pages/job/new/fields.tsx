@@ -233,6 +233,9 @@ export function HardwareFields({ draft, options, problems, set }: FieldsProps) {
               {describeGpu(option)}
             </option>
           ))}
+          {!options.gpus.some(({ gpu }) => gpu === draft.gpu) && (
+            <option value={draft.gpu}>{draft.gpu.replaceAll('_', '-')}, not offered here</option>
+          )}
         </Select>
       </Field>
       <Field label="Number of GPUs" problem={problems.gpuCount}>

@@ -11,7 +11,7 @@ export const NewJobQuery = graphql(`
       id
       repositories(first: 100, sort: UPDATED_AT) { nodes { id fullName } }
     }
-    jobOptions {
+    jobOptions(namespace: $namespace) {
       command { maxBytes }
       cpuPricePerHour
       cpuRange { min max }
