@@ -123,9 +123,10 @@ export type Outcome =
   | { kind: 'unstartable'; reason: string }
   /**
    * The work was lost together with its machine or its supervising process. `unreachable`: the machine does not answer, so
-   * the log may not end. `reason`: why, for the job's user, if that is known.
+   * the log may not end. `reason`: why, for the job's user, if that is known. `isMove`: an operator has taken the work from its
+   * machine, and the loss does not count.
    */
-  | { kind: 'lost'; unreachable?: true; reason?: string };
+  | { kind: 'lost'; unreachable?: true; isMove?: true; reason?: string };
 
 /** Percentages are of the GPUs and vCPUs that are allocated to the attempt. */
 export type Usage = {

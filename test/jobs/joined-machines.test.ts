@@ -46,6 +46,11 @@ async function createToken(client: Client, namespace?: string): Promise<string> 
   return createWorkerToken.token;
 }
 
+async function countLosses(name: string): Promise<number> {
+  const found = await app.pool.query('select loss_count from jobs where name = $1', [name]);
+  return found.rows[0].loss_count;
+}
+
 /** A machine that has joined and reports. */
 async function joined(name: string, namespace?: string) {
   const token = await createToken(namespace ? ada : app.admin, namespace);
@@ -159,6 +164,7 @@ test('a drained machine gets no jobs, and at the deadline its jobs move to anoth
     { machine: 'spare', outcome: 'exited' },
     { machine: 'spare', outcome: null },
   ]);
+  expect(await countLosses('moved')).toBe(0);
   await cancel(ada, 'ada', 'moved');
   await until(ada, 'ada', 'moved', 'CANCELLED');
   expect((await job(ada, 'ada', 'moved')).retryCount).toBe(0);
@@ -179,6 +185,7 @@ test('a machine that is removed is refused at once, ends its jobs, and they run 
     ]),
   );
   await until(ada, 'ada', 'again', 'RUNNING');
+  expect(await countLosses('again')).toBe(0);
   await cancel(ada, 'ada', 'again');
   await until(ada, 'ada', 'again', 'CANCELLED');
 });

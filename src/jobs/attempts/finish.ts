@@ -161,7 +161,7 @@ async function recordEnd(
   collected: CollectedArtifacts,
 ): Promise<LockedJob | null> {
   if (outcome.kind === 'lost') {
-    await endLostAttempt({ db }, { attemptId: id, jobId: job.id, reason: outcome.reason });
+    await endLostAttempt({ db }, { ...outcome, attemptId: id, jobId: job.id });
     return null;
   }
   const exited = outcome.kind === 'exited' ? outcome : null;
@@ -331,6 +331,15 @@ async function appendNotes(
 /** A job is queued again after this many lost attempts. After one more, it fails. */
 const MAX_LOSSES = 3;
 
+type LostAttempt = {
+  attemptId: string;
+  jobId: string;
+  /** Why, for the job's user. */
+  reason?: string | undefined;
+  /** An operator has taken the attempt from its machine, which does not count as a loss. */
+  isMove?: boolean | undefined;
+};
+
 /**
  * Ends an attempt whose machine was lost, and queues its job again without using a retry.
  * @returns whether the attempt was still open
@@ -338,13 +347,13 @@ const MAX_LOSSES = 3;
  */
 export function endLostAttempt(
   { db }: Pick<Deps, 'db'>,
-  { attemptId, jobId, reason }: { attemptId: string; jobId: string; reason?: string | undefined },
+  { attemptId, jobId, reason, isMove = false }: LostAttempt,
 ): Promise<boolean> {
   return db.$transaction(async (tx) => {
     await tx.$executeRaw`set local lock_timeout = '2s'`;
     await moveJob(tx, jobId, (job) => {
       if (job.attemptId !== attemptId) return null;
-      const lossCount = job.lossCount + 1;
+      const lossCount = job.lossCount + (isMove ? 0 : 1);
       const set = { lossCount };
       const queued = `waiting for capacity: ${reason ?? 'the machine was lost'}`;
       if (lossCount <= MAX_LOSSES) return { to: 'queued', phase: toProgress(queued), set };

@@ -15,6 +15,7 @@
  *   running   the timeout expires                            timed_out   exit_code, never retried
  *   running   the attempt is lost, at most three times       queued      loss_count + 1, no retry used
  *   running   the attempt is lost once more                  failed      no exit_code
+ *   both      its machine is drained or removed              queued      no loss, no retry used
  *   running   the job is cancelled                           cancelled   time and cost until now, or the end of the process
  *   running   the process is ended at the maximum cost       cancelled   exit_code, stop_reason; never retried
  *   running   its GPUs are idle for too long                 cancelled   stop_reason; as if a user cancelled it

@@ -38,6 +38,8 @@ export type EngineEnd = {
    * lost, whatever its exit code, and certainly runs no more.
    */
   isLoss: boolean;
+  /** An operator has taken the attempt from its machine: the loss says nothing about the job, and does not count. */
+  isMove?: true;
   /**
    * The engine ends jobs that it could not start in this way, too: if the command has not begun, the attempt is lost. Otherwise
    * the exit code says how the attempt ended.

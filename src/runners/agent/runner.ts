@@ -357,7 +357,7 @@ class ClusterRunner implements AgentRunner {
     const outOfMemory = exit.outOfMemory ?? (engineEnd?.outOfMemory || undefined);
     if (exit.exitCode !== null && !isInterrupted)
       return buildOutcome({ ...exit, exitCode: exit.exitCode, outOfMemory });
-    if (engineEnd?.isLoss) return { kind: 'lost' };
+    if (engineEnd?.isLoss) return toLoss(engineEnd);
     const exitCode = exit.exitCode ?? engineEnd?.exitCode ?? null;
     if (engineEnd && exitCode !== null) {
       const reason = isInterrupted
@@ -376,7 +376,7 @@ class ClusterRunner implements AgentRunner {
     session: AgentSession,
   ): Promise<Outcome> {
     const started = await readJsonFile<AttemptStart>(this.#file(id, 'started'));
-    if (!end?.outOfMemory) return { kind: 'lost' };
+    if (!end?.outOfMemory) return toLoss(end);
     const reported = { startedAt: started?.startedAt ?? Date.now(), endedAt: Date.now() };
     const { startedAt, endedAt } = await this.#billedTimes(id, reported, session);
     const exitCode = 137;
@@ -544,6 +544,10 @@ class ClusterRunner implements AgentRunner {
   #file(id: string, name: string): string {
     return join(this.#folder(id), name);
   }
+}
+
+function toLoss(end: EngineEnd | undefined): Outcome {
+  return end?.isMove ? { kind: 'lost', isMove: true, reason: end.reason } : { kind: 'lost' };
 }
 
 /** How the engine saw the end of the command, even if the agent still runs. */

@@ -296,13 +296,13 @@ export class MachinesEngine implements ClusterEngine, Placement {
 
   state(attempt: string): EngineState {
     const machine = this.#places.get(attempt);
-    if (machine?.isRemoved) return ended(REMOVED);
+    if (machine?.isRemoved) return movedAway(REMOVED);
     if (!machine?.reported || isSilent(machine)) return { kind: 'unknown' };
     const held = machine.reported.attempts.get(attempt);
     if (held?.refused !== undefined) return { kind: 'refused', reason: held.refused };
-    if (held?.lost !== undefined) return ended(held.lost);
+    if (held?.lost !== undefined) return { kind: 'ended', end: { ...LOSS, reason: held.lost } };
     const moved = machine.moved.get(attempt);
-    if (moved !== undefined && hasLeft(machine, attempt, moved)) return ended(DRAINED);
+    if (moved !== undefined && hasLeft(machine, attempt, moved)) return movedAway(DRAINED);
     return { kind: 'running', progress: held?.progress };
   }
 
@@ -387,6 +387,8 @@ function whyUnavailable(machine: KnownMachine): string | undefined {
   return reported.hasOthers ? 'it has not ended the attempts that were removed' : undefined;
 }
 
-function ended(reason: string): EngineState {
-  return { kind: 'ended', end: { exitCode: null, outOfMemory: false, isLoss: true, reason } };
+const LOSS = { exitCode: null, outOfMemory: false, isLoss: true } as const;
+
+function movedAway(reason: string): EngineState {
+  return { kind: 'ended', end: { ...LOSS, isMove: true, reason } };
 }
