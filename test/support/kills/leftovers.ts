@@ -73,7 +73,7 @@ export function findLeftoverProcesses(loam: Servers): string[] {
       serving.has(parentOf(parentOf(pid))) &&
       !openFiles(pid).some((file) => file.includes('/att_')) &&
       !listDescendants(Number(pid)).some(hasAttemptMark);
-    if (/process\/shim\.ts|docker\/shim\.ts/.test(command) && isKept()) return [];
+    if (/\/(container-)?shim\.ts/.test(command) && isKept()) return [];
     return command ? [`${pid} ${command}`] : [];
   });
 }
