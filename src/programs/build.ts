@@ -23,7 +23,7 @@ type Target = {
   sources: string;
   /** Compresses the files of these folders of the build. */
   compressed?: string[];
-  /** Adds a tar of all files. */
+  /** Keeps all files only in a tar with this name. */
   archive?: string;
 };
 
@@ -104,11 +104,7 @@ async function buildTarget(target: Target): Promise<boolean> {
     await inProductionMode(() => build(options));
     for (const folder of target.compressed ?? []) await compressFiles(join(outDir, folder));
     await writeFile(join(outDir, STAMP), stamp);
-    if (target.archive) {
-      const archive = `${outDir}.tgz`;
-      await promisify(execFile)('tar', ['-czf', archive, '-C', outDir, '.']);
-      await rename(archive, join(outDir, target.archive));
-    }
+    if (target.archive) await archiveFiles(outDir, target.archive);
     await replaceBuild(outDir, out);
   } finally {
     await rm(outDir, { recursive: true, force: true });
@@ -152,6 +148,13 @@ async function replaceBuild(built: string, out: string): Promise<void> {
     if (error.code !== 'ENOTEMPTY' && error.code !== 'EEXIST') throw error;
   });
   await rm(old, { recursive: true, force: true });
+}
+
+async function archiveFiles(folder: string, name: string): Promise<void> {
+  const names = await readdir(folder);
+  await promisify(execFile)('tar', ['-czf', join(folder, name), '-C', folder, ...names]);
+  for (const each of names)
+    if (each !== STAMP) await rm(join(folder, each), { recursive: true });
 }
 
 async function compressFiles(folder: string): Promise<void> {

@@ -121,7 +121,7 @@ test('the image contains neither npm, development tools nor files of npm', async
     await docker('run', '--rm', '--entrypoint=sh', IMAGE, '-c', look)
   ).split('\n');
   expect(node).toMatch(/^v26\./);
-  expect(Number(size), 'MiB; the table in docs/operations.md').toBeLessThan(390);
+  expect(Number(size), 'MiB; the table in docs/operations.md').toBeLessThan(400);
   expect(more).toEqual([]);
 });
 
