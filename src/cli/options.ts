@@ -66,14 +66,6 @@ export function parseMinutes(text: string): number {
   return Number(count) * ({ m: 1, h: 60, d: 1_440 }[unit] ?? 1);
 }
 
-/** `7d` → days. */
-export function parseDays(text: string): number {
-  const [, count] = /^(\d{1,4})d$/.exec(text) ?? [];
-  if (count === undefined)
-    throw new InvalidArgumentError('It must be a number of days such as 7d.');
-  return Number(count);
-}
-
 /** `32`, `32G` or `32GB`, also with `T` → GB. */
 export function parseGb(text: string): number {
   const [, count, unit = 'G'] = /^(\d{1,6})(?:([GT])i?B?)?$/i.exec(text) ?? [];

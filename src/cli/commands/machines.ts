@@ -3,7 +3,7 @@ import type { ResultOf } from 'gql.tada';
 import type { Program } from '../command.ts';
 import { connect } from '../connection.ts';
 import { namingFlags } from '../flag-errors.ts';
-import { collect, collectPairs, parseDays, parseMinutes, quote } from '../options.ts';
+import { collect, collectPairs, parseCount, parseMinutes, quote } from '../options.ts';
 import { graphql } from '../sdk/graphql.ts';
 import type { Region } from '../sdk/job-info.ts';
 import { enumOf, fromEnum } from '../sdk/job-input.ts';
@@ -69,7 +69,7 @@ type Machine = NonNullable<ResultOf<typeof SHOW>['machine']>;
 const NAME = ['<machine>', 'the name of the machine'] as const;
 const ONLY_NAMESPACE = ['--namespace <name>', 'only those of this namespace'] as const;
 /** The options of the fields in errors of the server. */
-const ADD_FLAGS = { expiresInDays: '--expires', labels: '--label', regions: '--region' };
+const ADD_FLAGS = { expiresInDays: '--days', labels: '--label', regions: '--region' };
 const DRAIN_FLAGS = { deadlineMinutes: '--deadline' };
 
 export function addMachineCommands(program: Program): void {
@@ -122,9 +122,10 @@ export function addMachineCommands(program: Program): void {
     .argument('[name]', 'the name of the machine; by default that of its host')
     .option('--namespace <name>', 'run only the jobs of this namespace, which you administer')
     .option(
-      '--expires <time>',
-      'machines can join with the token for so long, such as 7d; by default 1d, at most 365d',
-      parseDays,
+      '--days <n>',
+      'machines can join with the token for so many days: 1 to 365',
+      parseCount,
+      1,
     )
     .option('--region <regions>', 'run only jobs of these regions', collect)
     .option('--label <KEY=VALUE>', 'a label of the machine; may be repeated', collectPairs)
@@ -133,11 +134,11 @@ export function addMachineCommands(program: Program): void {
       'after',
       '\nExample: run the printed command on the machine, as root or as an ordinary user\n  loam machines add gpu-1',
     )
-    .action(async (name, { namespace, expires = 1, region, label, json }) => {
+    .action(async (name, { namespace, days, region, label, json }) => {
       const { client } = await connect(program.opts());
       const input = {
         name: name ?? 'loam machines add',
-        expiresInDays: expires,
+        expiresInDays: days,
         ...(namespace !== undefined && { namespace }),
         ...(region && { regions: region.map(enumOf<Region>) }),
         ...(label && { labels: Object.entries(label).map(([key, value]) => ({ key, value })) }),
