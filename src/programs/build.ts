@@ -153,8 +153,7 @@ async function replaceBuild(built: string, out: string): Promise<void> {
 async function archiveFiles(folder: string, name: string): Promise<void> {
   const names = await readdir(folder);
   await promisify(execFile)('tar', ['-czf', join(folder, name), '-C', folder, ...names]);
-  for (const each of names)
-    if (each !== STAMP) await rm(join(folder, each), { recursive: true });
+  for (const each of names) if (each !== STAMP) await rm(join(folder, each), { recursive: true });
 }
 
 async function compressFiles(folder: string): Promise<void> {
