@@ -169,7 +169,7 @@ test('a revoked token admits no machine, and its machines and their attempts are
     text: expect.stringContaining('was revoked, or has expired'),
   });
   await until(ada, 'ada', 'revoked', 'QUEUED');
-  expect(await lines(ada, 'ada', 'revoked')).toEqual([]);
+  expect(await lines(ada, 'ada', 'revoked')).toEqual(['The machine was removed']);
 });
 
 test('an expired token admits no machine; those that have joined stay', async () => {

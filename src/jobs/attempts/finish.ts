@@ -126,7 +126,7 @@ export async function finishAttempt(
   const stopReason =
     outcome.kind === 'exited' && outcome.timedOut ? (describeMaxCost(job) ?? undefined) : undefined;
   const notes = [
-    outcome.kind === 'exited' ? outcome.note : reason,
+    outcome.kind === 'exited' ? outcome.note : reason && capitalize(reason),
     stopReason && capitalize(stopReason),
     note,
     storeFailure && capitalize(storeFailure),
