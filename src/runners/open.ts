@@ -16,6 +16,7 @@ import {
   LOCAL_MACHINE,
   listClusters,
   type Machine,
+  NotExecutable,
   type Runner,
   RunnerUnavailable,
   usesWorkerSlots,
@@ -355,6 +356,12 @@ export function composeRunners(
     signal: (handle, signal) => runnerOf(handle).signal(handle, signal),
     wait: (handle, signal) => runnerOf(handle).wait(handle, signal),
     replaceFiles: (handle, files) => runnerOf(handle).replaceFiles(handle, files),
+    exec: async (handle, spec) => {
+      const { exec } = runnerOf(handle);
+      if (!exec)
+        throw new NotExecutable(`Jobs of the runner ${runnerOf(handle).name} have no shell.`);
+      return exec(handle, spec);
+    },
     stats: (handle) => runnerOf(handle).stats(handle),
     artifacts: (handle, path) => runnerOf(handle).artifacts(handle, path),
     remove: (handle) => forEachRunner((runner) => runner.remove(handle)),

@@ -7,7 +7,7 @@
  * state, and continues. A runner adopts what exists under an id and never creates it twice. The end of the log is not the end
  * of the work: only `wait` tells how the work ended.
  */
-import type { Readable } from 'node:stream';
+import type { Readable, Writable } from 'node:stream';
 import type { Hardware } from '../base/hardware.ts';
 
 /** A computer and its capacity for jobs. */
@@ -167,6 +167,39 @@ export class ArtifactsLost extends ArtifactsNotKept {
   override name = 'ArtifactsLost';
 }
 
+/** The size of a terminal, in characters. */
+export type TerminalSize = { columns: number; rows: number };
+
+/** A command beside that of a job. */
+export type ExecSpec = {
+  /** For `/bin/sh -c`; null: a shell for people. */
+  command: string | null;
+  /** Variables beside those of the job, which they replace. */
+  env: Readonly<Record<string, string>>;
+  /** The command has a terminal of this size. Null: its streams are pipes. */
+  terminal: TerminalSize | null;
+};
+
+/** A running command beside that of a job. The streams end with it. */
+export type ExecSession = {
+  /** Ending it closes the input of the command. */
+  stdin: Writable;
+  stdout: Readable;
+  /** Null with a terminal, which has one stream for both. */
+  stderr: Readable | null;
+  /** Settles when the command has ended, with 128 + signal number if a signal ended it; null: it was lost with its machine. */
+  exited: Promise<number | null>;
+  /** Changes the size of the terminal. */
+  resize(size: TerminalSize): void;
+  /** Hangs the terminal up, or ends the command and its child processes. */
+  close(): void;
+};
+
+/** Thrown by `exec`: no command can run beside that of the job. The message is a sentence for the user. */
+export class NotExecutable extends Error {
+  override name = 'NotExecutable';
+}
+
 /**
  * The most files, links, folders and other entries that are kept as artifacts. Storing that many takes a minute or two, and
  * each listing takes 50 ms and 15 MB of the server. A job may create forty times as many.
@@ -243,6 +276,12 @@ export type Runner = {
    * not begun: on a cluster it then begins with the new one. Nothing happens when the work has ended.
    */
   replaceFiles(handle: Handle, files: AttemptSpec['files']): Promise<void>;
+  /**
+   * Runs a command beside that of the started job: with its files, environment, account and limits, in which what it starts
+   * counts. All of it ends with the job; the command also ends with this server.
+   * @throws NotExecutable
+   */
+  exec?(handle: Handle, spec: ExecSpec): Promise<ExecSession>;
   /** Rejects when `signal` aborts. */
   wait(handle: Handle, signal: AbortSignal): Promise<Outcome>;
   /** Null when the usage cannot be measured, for example because the work does not run. */

@@ -25,6 +25,7 @@ import { setprivPrefix } from '../supervisor/user.ts';
 import { bubblewrapOptions } from './bubblewrap.ts';
 import { cleanupIpc } from './cleanup-ipc.ts';
 import { openUserFiles } from './etc.ts';
+import type { ExecPlan } from './exec.ts';
 import { Fifos } from './fifos.ts';
 import { findKeyringGuard } from './keyrings.ts';
 import {
@@ -108,6 +109,7 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
     network,
     allow: options.allow,
     warnings,
+    keyringPrefix: [...prefix],
     shimPrefix: [...prefix, ...(network === 'internet' ? tunDevicePrefix(trial) : [])],
     accounts,
     root,
@@ -126,6 +128,7 @@ type Findings = {
   network: NetworkMode;
   allow: readonly string[];
   warnings: string[];
+  keyringPrefix: string[];
   shimPrefix: string[];
   /** Null: jobs run as the server's own user. */
   accounts: Accounts | null;
@@ -196,6 +199,22 @@ export class Confinement {
     const account = await this.#findings.accounts?.find(folder);
     const owner = account ? { uid: account.uid, gid: account.uid } : null;
     writeProvidedFiles(join(folder, FILES), files, owner);
+  }
+
+  /** How other commands run beside that of the job (`exec.ts`). */
+  planExec(
+    folder: string,
+    attempt: string,
+    { account }: AttemptResources,
+  ): Omit<ExecPlan, 'limitCommands'> {
+    const isUnconfined = this.sandbox === 'none';
+    const own = isUnconfined ? this.#findings.unconfinedPrefix(attempt) : SANDBOXED_RIGHTS;
+    return {
+      prefix: this.#findings.keyringPrefix,
+      uid: account?.uid ?? null,
+      rights: account ? setprivPrefix(account.uid) : own,
+      cwd: isUnconfined ? join(folder, 'work') : MOUNTS.work,
+    };
   }
 
   /** Kills all processes of the attempt's user. In a sandbox they have died with its first process. */
@@ -299,6 +318,9 @@ const OUTPUTS = ['out', 'err'];
 
 /** Makes `sudo` and other setuid programs give no rights. */
 const NO_NEW_RIGHTS = ['setpriv', '--no-new-privs', '--'];
+
+/** Of a command that an ordinary user starts in the user namespace of a sandbox. */
+const SANDBOXED_RIGHTS = ['setpriv', '--no-new-privs', '--inh-caps=-all', '--'];
 
 /** Marks processes that have neither a user nor a sandbox of their own, so that they can be found. */
 function limitMarkPrefix(attempt: string): string[] {

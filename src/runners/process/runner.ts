@@ -15,6 +15,8 @@ import { resolveGpuAccess } from '../gpus/gpus.ts';
 import { type GpuLedger, openGpuLedger } from '../gpus/ledger.ts';
 import {
   type AttemptSpec,
+  type ExecSession,
+  type ExecSpec,
   GRACE_MS,
   type Handle,
   LOCAL_MACHINE,
@@ -24,6 +26,7 @@ import {
   type MayBegin,
   MOUNTS,
   type NetworkMode,
+  NotExecutable,
   type Outcome,
   type Runner,
   Unstartable,
@@ -58,6 +61,7 @@ import {
 import { killGroup, readGroupUsage, removeGroup } from './cgroup.ts';
 import { type Cgroups, type Controller, findCgroups } from './cgroups.ts';
 import { type Confinement, findConfinement, type Sandbox } from './confinement.ts';
+import { type ExecPlan, execInSandbox } from './exec.ts';
 import type { Command } from './launch.ts';
 import type { ShimSpec } from './shim.ts';
 import { openShims, type ShimPool } from './shims.ts';
@@ -65,6 +69,8 @@ import { readTreeUsage } from './tree.ts';
 
 /** Contains the folders of removed attempts until their files are deleted. */
 const TRASH_DIR = '.trash';
+/** Describes how other commands run beside that of the job. */
+const EXEC_FILE = 'exec.json';
 /** Size of the file that the shim deletes when the disk is full, to have room for the last lines and the exit record. */
 const RESERVE_BYTES = 64 * 1024;
 /** How long a shim may take to kill the attempt and record its end: a process in the middle of a slow write takes seconds. */
@@ -214,6 +220,9 @@ class LocalProcessRunner implements ProcessRunner {
       devices: access.devices,
     };
     const command = await confinement.compose(folder, job, resources);
+    const limitCommands = processLimitCommands(limits, this.#parts.controllers);
+    const execPlan: ExecPlan = { limitCommands, ...confinement.planExec(folder, id, resources) };
+    writeFileSync(join(folder, EXEC_FILE), JSON.stringify(execPlan), { mode: 0o600 });
     const shimSpec = this.#shimSpec(spec, folder, limits, allocation, command);
     writeFileSync(join(folder, 'spec.json'), JSON.stringify(shimSpec), { mode: 0o600 });
     return handle;
@@ -335,6 +344,17 @@ class LocalProcessRunner implements ProcessRunner {
         isQuiet = !(await changes.next());
       },
     };
+  }
+
+  async exec(handle: Handle, spec: ExecSpec): Promise<ExecSession> {
+    const folder = this.#folder(handle);
+    const plan = await readJsonFile<ExecPlan>(join(folder, EXEC_FILE));
+    const started = await readJsonFile<AttemptStart>(join(folder, 'started'));
+    if (!plan || !started || existsSync(join(folder, 'exit')))
+      throw new NotExecutable('The job does not run.');
+    const { cgroup } = await readAllocation(folder);
+    const isSandboxed = this.#parts.confinement.sandbox !== 'none';
+    return execInSandbox({ ...plan, pid: started.pid, isSandboxed, cgroup }, spec);
   }
 
   async replaceFiles(handle: Handle, files: AttemptSpec['files']): Promise<void> {

@@ -1,0 +1,252 @@
+/**
+ * Runs a command in the sandbox of a running job, beside the job's own command: in its namespaces and control group, with its
+ * account, limits and environment. The command ends with the job, and with this server.
+ *
+ * A terminal is made by `script` of util-linux, within the sandbox, so that `tty` and terminal multiplexers work. Without a
+ * terminal, `cat` connects the command by pipes: the streams of Node are sockets, which a command cannot open as /dev/stdout.
+ */
+import { once } from 'node:events';
+import { readFileSync, readlinkSync } from 'node:fs';
+import { constants as os } from 'node:os';
+import { text } from 'node:stream/consumers';
+import { setTimeout as delay } from 'node:timers/promises';
+import {
+  runProgram,
+  type StreamedProgram,
+  startProgram,
+} from '../../platform/processes/starter.ts';
+import { type ExecSession, type ExecSpec, NotExecutable, type TerminalSize } from '../runner.ts';
+import { listDescendants, readProcessStat, signalOne } from '../supervisor/proc.ts';
+import { type Cgroup, listJoinFiles } from './cgroup.ts';
+import { environmentScript, PATH } from './launch.ts';
+
+/** JSON, because it is stored with the attempt. */
+export type ExecPlan = {
+  /** The beginning of the whole command line, which denies what no namespace separates. */
+  prefix: string[];
+  /** Shell commands that set the limits of a process. */
+  limitCommands: string[];
+  /** The beginning of a command line that gives up the rights that the job does not have. */
+  rights: string[];
+  /** The user of the job, which must be able to open its streams; null: the server's own user. */
+  uid: number | null;
+  /** The working directory, as the job sees it. */
+  cwd: string;
+};
+
+type Target = ExecPlan & {
+  /** The process that the shim started. */
+  pid: number;
+  /** Whether the job has namespaces of its own. */
+  isSandboxed: boolean;
+  cgroup: Cgroup | null;
+};
+
+/** How long output is read after the end of the command, for processes that it has left behind. */
+const DRAIN_MS = 2_000;
+/** Time between SIGTERM and SIGKILL for processes of a session that is closed. */
+const GRACE_MS = 2_000;
+
+/** Ends together with the process that entered the namespaces, which ends with this server. */
+const END_WITH_PARENT = ['setpriv', '--pdeathsig', 'KILL', '--'];
+
+/** @throws NotExecutable when the job does not run */
+export async function execInSandbox(target: Target, spec: ExecSpec): Promise<ExecSession> {
+  const { limitCommands, rights, uid, cwd, cgroup } = target;
+  const command = target.isSandboxed ? findSandboxedCommand(target.pid) : { pid: target.pid };
+  const env = command && readEnvironment(command.pid);
+  if (!env) throw new NotExecutable('The job does not run.');
+  const { terminal } = spec;
+  const [file = '', ...args] = [...target.prefix, '/bin/sh'];
+  const program = await startProgram(
+    {
+      file,
+      args: [
+        ...args,
+        ...['-c', joinScript(limitCommands, terminal !== null, uid), 'sh'],
+        ...(cgroup ? listJoinFiles(cgroup) : []),
+        ...['--', ...enterNamespaces(command), ...rights, ...END_WITH_PARENT],
+        ...['/bin/sh', '-c', entryScript(terminal), 'sh', spec.command ?? SHELL],
+      ],
+      env: { PATH },
+      cwd: '/',
+    },
+    { pipes: terminal ? 1 : 3 },
+  );
+  const [input, errors, code] = program.pipes;
+  input?.end(environmentScript({ ...env, ...spec.env }, cwd));
+  if (terminal) return openTerminal(program);
+  if (!errors || !code) throw new Error('the streams of the command are missing');
+  return openPipes(program, errors, code);
+}
+
+/** The shell for people: one that the sandbox has, with the environment of the job, which a login shell would change. */
+const SHELL = 'if command -v bash >/dev/null; then exec bash -i; else exec sh -i; fi';
+
+/** Joins the control groups, sets the limits, and runs the rest of the arguments. */
+function joinScript(
+  limitCommands: readonly string[],
+  hasTerminal: boolean,
+  uid: number | null,
+): string {
+  const give = uid === null ? '' : `chown ${uid} /dev/fd/0 /dev/fd/1 /dev/fd/2; `;
+  const run = hasTerminal
+    ? 'exec "$@"'
+    : `exec 6>&1
+{ cat 3<&- 5>&- 7>&- | { ${give}"$@" 4>&- 5>&- 6>&- 7>&-; echo $? >&5; } 2>&7 | cat >&6 3<&- 4>&- 5>&- 7>&-
+} 7>&1 | cat >&4 3<&- 5>&- 6>&-`;
+  return `while [ "$1" != -- ]; do echo 0 > "$1" || exit 125; shift; done
+shift
+${limitCommands.join('\n')}
+${run}`;
+}
+
+/** Runs within the sandbox: sets the environment from descriptor 3, and runs the command. */
+function entryScript(terminal: TerminalSize | null): string {
+  const setUp = 'eval "$(cat <&3)"; exec 3<&-';
+  if (!terminal) return `${setUp}; exec /bin/sh -c "$1"`;
+  const size = `stty rows ${terminal.rows} cols ${terminal.columns} 2>/dev/null`;
+  return `${setUp}
+command -v script >/dev/null || { echo "A terminal needs the program script of util-linux, which this machine lacks."; exit 127; }
+export SHELL=/bin/sh
+exec script -qec "${size}; $1" /dev/null`;
+}
+
+type Found = { pid: number; init?: number };
+
+/** The job's own command: the oldest child of the first process of the sandbox. */
+function findSandboxedCommand(root: number): Found | undefined {
+  const init = [root, ...listDescendants(root)].find((pid) => readPids(pid).at(-1) === 1);
+  if (init === undefined) return undefined;
+  const [command] = readText(`/proc/${init}/task/${init}/children`).split(' ').map(Number);
+  return command ? { pid: command, init } : undefined;
+}
+
+/** The ids of a process in its pid namespaces, outermost first. */
+function readPids(pid: number): number[] {
+  const [, ids = ''] = /^NSpid:\s*(.*)$/m.exec(readText(`/proc/${pid}/status`)) ?? [];
+  return ids.split(/\s+/).map(Number);
+}
+
+/** Undefined when the process has ended. */
+function readEnvironment(pid: number): Record<string, string> | undefined {
+  const text = readText(`/proc/${pid}/environ`);
+  if (!readProcessStat(pid)) return undefined;
+  const entries = text.split('\0').filter((entry) => /^[A-Za-z_]\w*=/.test(entry));
+  return Object.fromEntries(
+    entries.map((entry) => {
+      const at = entry.indexOf('=');
+      return [entry.slice(0, at), entry.slice(at + 1)];
+    }),
+  );
+}
+
+/** Name in /proc/<pid>/ns → option of nsenter. */
+const NAMESPACES = {
+  user: '--user',
+  mnt: '--mount',
+  pid: '--pid',
+  net: '--net',
+  ipc: '--ipc',
+  uts: '--uts',
+  cgroup: '--cgroup',
+};
+
+/** The beginning of a command line that enters the namespaces of the command, in two steps if its users are nested. */
+function enterNamespaces({ pid, init }: Found): string[] {
+  if (init === undefined) return [];
+  const isOther = (name: string, a: number | 'self', b: number) =>
+    readNamespace(a, name) !== readNamespace(b, name);
+  const options = Object.entries(NAMESPACES).flatMap(([name, option]) =>
+    isOther(name, 'self', init) ? [option] : [],
+  );
+  const enter = ['nsenter', '--target', String(init), ...options, '--preserve-credentials', '--'];
+  if (!isOther('user', init, pid)) return enter;
+  const inner = ['--target', String(readPids(pid).at(-1)), '--user', '--preserve-credentials'];
+  return [...enter, 'nsenter', ...inner, '--'];
+}
+
+function readNamespace(pid: number | 'self', name: string): string {
+  try {
+    return readlinkSync(`/proc/${pid}/ns/${name}`);
+  } catch {
+    return '';
+  }
+}
+
+function openTerminal(program: StreamedProgram): ExecSession {
+  const { stdin, stdout, pid = 0 } = program;
+  /** `script`: it ends, and the kernel hangs up the terminal for all its processes, unless they ignore that. */
+  const findScript = () =>
+    [pid, ...listDescendants(pid)].find((each) => readText(`/proc/${each}/comm`) === 'script\n');
+  return {
+    stdin,
+    stdout,
+    stderr: null,
+    exited: program.ended.then(
+      ({ code, signal }) => code ?? 128 + (signal ? os.signals[signal] : 0),
+      () => null,
+    ),
+    resize({ rows, columns }) {
+      const script = findScript();
+      const [child] = script === undefined ? [] : listDescendants(script);
+      if (child !== undefined)
+        void resizeTerminal(child, ['rows', `${rows}`, 'cols', `${columns}`]);
+    },
+    close() {
+      const script = findScript();
+      if (script === undefined) program.kill('SIGKILL');
+      else signalOne(script, 'SIGKILL');
+    },
+  };
+}
+
+/** @param pid a process on the terminal, which the kernel signals when the size changes */
+async function resizeTerminal(pid: number, size: string[]): Promise<void> {
+  const file = `/proc/${pid}/fd/0`;
+  try {
+    // `stty` opens the file itself; the kernel resolves it to the terminal of the sandbox.
+    await runProgram({ file: 'stty', args: ['-F', file, ...size], env: { PATH }, cwd: '/' });
+  } catch {
+    // The command has just ended.
+  }
+}
+
+function openPipes(
+  program: StreamedProgram,
+  errors: StreamedProgram['stdout'],
+  code: StreamedProgram['stdout'],
+): ExecSession {
+  const { stdin, stdout, pid = 0 } = program;
+  const listOwn = () => listDescendants(pid);
+  const exited = text(code).then(async (said) => {
+    const drained = Promise.all([once(stdout, 'close'), once(errors, 'close')]);
+    // Ends the `cat` before the command, which waits for input.
+    stdin.destroy();
+    await Promise.race([drained, delay(DRAIN_MS, undefined, { ref: false })]);
+    stdout.destroy();
+    errors.destroy();
+    return said === '' ? null : Number(said);
+  });
+  return {
+    stdin,
+    stdout,
+    stderr: errors,
+    exited,
+    resize() {},
+    close() {
+      for (const each of listOwn()) signalOne(each, 'SIGTERM');
+      setTimeout(() => {
+        for (const each of listOwn()) signalOne(each, 'SIGKILL');
+      }, GRACE_MS).unref();
+    },
+  };
+}
+
+function readText(file: string): string {
+  try {
+    return readFileSync(file, 'utf8');
+  } catch {
+    return '';
+  }
+}

@@ -1,0 +1,166 @@
+/** Commands beside that of a job (`Runner.exec`), tested on every runner that has them. */
+import { createHash, randomBytes } from 'node:crypto';
+import { Readable } from 'node:stream';
+import { text } from 'node:stream/consumers';
+import { pipeline } from 'node:stream/promises';
+import { expect, test } from 'vitest';
+import {
+  type ExecSession,
+  type ExecSpec,
+  type Handle,
+  NotExecutable,
+} from '../../src/runners/runner.ts';
+import { eventually } from './eventually.ts';
+import { attemptSpec, type RunnerUnderTest } from './runner.contract.ts';
+
+const never = new AbortController().signal;
+const MIB = 2 ** 20;
+
+const exec = (
+  { runner }: RunnerUnderTest,
+  handle: Handle,
+  command: string | null,
+  changes: Partial<ExecSpec> = {},
+): Promise<ExecSession> => {
+  if (!runner.exec) throw new Error(`the runner ${runner.name} has no exec`);
+  return runner.exec(handle, { command, env: {}, terminal: null, ...changes });
+};
+
+/** What a command without input prints, and its exit code. */
+async function outputOf(session: ExecSession) {
+  session.stdin.end();
+  const [stdout, stderr, exitCode] = await Promise.all([
+    text(session.stdout),
+    session.stderr ? text(session.stderr) : '',
+    session.exited,
+  ]);
+  return { stdout, stderr, exitCode };
+}
+
+/** Collects what a terminal shows. */
+function watchScreen({ stdout }: ExecSession) {
+  let shown = '';
+  stdout.setEncoding('utf8').on('data', (chunk: string) => {
+    shown += chunk;
+  });
+  return { until: (wanted: string | RegExp) => eventually(() => expect(shown).toMatch(wanted)) };
+}
+
+/** Of a job that runs until it is ended. */
+async function running(under: RunnerUnderTest, command = 'echo begun; sleep 600 & wait', env = {}) {
+  const { runner } = under;
+  const handle = await runner.prepare(attemptSpec(command, { env }), never);
+  await runner.start(handle);
+  // It may be recorded a moment after the start.
+  await eventually(async () => {
+    expect((await outputOf(await exec(under, handle, 'echo here'))).stdout).toBe('here\n');
+  });
+  return handle;
+}
+
+/** @param image of the jobs, which has a shell; its terminals need `script` */
+export function execContract(open: () => Promise<RunnerUnderTest>): void {
+  test('a command has the streams, folder and environment of the job, and an exit code', async () => {
+    await using under = await open();
+    const handle = await running(under, 'echo $SECRET > seen; sleep 600 & wait', {
+      SECRET: "it's",
+    });
+    const command = 'cat seen; echo "$SECRET$MORE" >&2; echo "$HOME" > /dev/stdout; exit 7';
+    const done = await outputOf(await exec(under, handle, command, { env: { MORE: 'more' } }));
+    expect(done).toEqual({ stdout: "it's\n/home/job\n", stderr: "it'smore\n", exitCode: 7 });
+    const killed = await outputOf(await exec(under, handle, 'kill -9 $$'));
+    expect(killed.exitCode).toBe(137);
+  });
+
+  test('a command has no more rights than the job, and ends with it', async () => {
+    await using under = await open();
+    const show =
+      'id -u; id -G; cat /proc/self/cgroup; grep -E "Cap|NoNew|Seccomp:" /proc/self/status; ulimit -a';
+    const handle = await running(under, `(${show}) > /tmp/own; sleep 600 & wait`);
+    const { stdout } = await outputOf(
+      await exec(
+        under,
+        handle,
+        `(${show}) > /tmp/mine; diff /tmp/own /tmp/mine && ps -e | grep -c sleep`,
+      ),
+    );
+    expect(stdout).toBe('1\n');
+    const session = await exec(under, handle, 'sleep 601');
+    const terminal = await exec(under, handle, 'sleep 602', {
+      terminal: { columns: 80, rows: 24 },
+    });
+    terminal.stdout.resume();
+    await under.runner.remove(handle);
+    expect(await session.exited).not.toBe(0);
+    expect(await terminal.exited).not.toBe(0);
+    await expect(exec(under, handle, 'true')).rejects.toThrow(NotExecutable);
+  });
+
+  test('bytes pass unchanged in both directions, however slowly they are read', async () => {
+    await using under = await open();
+    const handle = await running(under);
+    const sent = randomBytes(MIB);
+    const session = await exec(under, handle, 'cat');
+    const received = createHash('sha256');
+    const expected = createHash('sha256');
+    const COUNT = 64;
+    const sending = pipeline(
+      Readable.from(
+        (function* () {
+          for (let i = 0; i < COUNT; i++) {
+            expected.update(sent);
+            yield sent;
+          }
+        })(),
+      ),
+      session.stdin,
+    );
+    let size = 0;
+    for await (const chunk of session.stdout) {
+      received.update(chunk);
+      // Nothing is read meanwhile.
+      if (size === 0) await new Promise((resolve) => setTimeout(resolve, 300));
+      size += chunk.length;
+    }
+    await sending;
+    expect(size).toBe(COUNT * MIB);
+    expect(received.digest('hex')).toBe(expected.digest('hex'));
+    expect(await session.exited).toBe(0);
+  });
+
+  test('a terminal has a size, colours, signals and job control', async () => {
+    await using under = await open();
+    const handle = await running(under);
+    const session = await exec(under, handle, null, {
+      env: { TERM: 'xterm-256color' },
+      terminal: { columns: 100, rows: 40 },
+    });
+    const screen = watchScreen(session);
+    session.stdin.write('stty size; tty; echo "$TERM"\n');
+    await screen.until(/40 100\r\n\/dev\/pts\/\d+\r\nxterm-256color\r\n/);
+    session.stdin.write('(trap "echo ended; exit" INT; echo begun; while :; do sleep 1; done)\n');
+    await screen.until(/^begun\r$/m);
+    session.stdin.write('\x03');
+    await screen.until(/ended\r$/m);
+    session.resize({ columns: 120, rows: 50 });
+    session.stdin.write('until stty size | grep "50 120"; do sleep 0.1; done\n');
+    await screen.until(/^50 120\r$/m);
+    session.stdin.write('exit 9\n');
+    expect(await session.exited).toBe(9);
+  });
+
+  test('closing a session ends its command', async () => {
+    await using under = await open();
+    const handle = await running(under);
+    const count = async (what: string) =>
+      (await outputOf(await exec(under, handle, `ps -e -o args | grep -c "^${what}"`))).stdout;
+    const session = await exec(under, handle, 'sleep 611 & sleep 611');
+    const terminal = await exec(under, handle, null, { terminal: { columns: 80, rows: 24 } });
+    terminal.stdout.resume();
+    terminal.stdin.write('sleep 612\n');
+    await eventually(async () => expect(await count('sleep 612')).toBe('1\n'));
+    for (const each of [session, terminal]) each.close();
+    await eventually(async () => expect(await count('sleep 61[12]')).toBe('0\n'));
+    await Promise.all([session.exited, terminal.exited]);
+  });
+}
