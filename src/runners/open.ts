@@ -357,10 +357,9 @@ export function composeRunners(
     wait: (handle, signal) => runnerOf(handle).wait(handle, signal),
     replaceFiles: (handle, files) => runnerOf(handle).replaceFiles(handle, files),
     exec: async (handle, spec) => {
-      const { exec } = runnerOf(handle);
-      if (!exec)
-        throw new NotExecutable(`Jobs of the runner ${runnerOf(handle).name} have no shell.`);
-      return exec(handle, spec);
+      const runner = runnerOf(handle);
+      if (!runner.exec) throw new NotExecutable(`Jobs of the runner ${runner.name} have no shell.`);
+      return runner.exec(handle, spec);
     },
     stats: (handle) => runnerOf(handle).stats(handle),
     artifacts: (handle, path) => runnerOf(handle).artifacts(handle, path),

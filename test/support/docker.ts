@@ -41,14 +41,18 @@ export async function changedImage(from: string, ...command: string[]) {
 /**
  * A runner with a folder of its own. Disposing it removes all its containers and files. Give it a short grace period only for
  * commands that ignore SIGTERM: on a busy machine, others would get SIGKILL first.
+ * @param fallback the image of jobs that name none
  */
-export async function dockerRunner(options: Partial<DockerRunnerOptions> = {}) {
+export async function dockerRunner({
+  fallback = BUSYBOX,
+  ...options
+}: Partial<DockerRunnerOptions> & { fallback?: string } = {}) {
   const dir = options.dir ?? (await mkdtemp(join(tmpdir(), 'loam-containers-')));
   const given = {
     dir,
     docker: DOCKER,
     // No registry is reachable, so pulls are not retried.
-    images: { allowed: null, fallback: BUSYBOX, configFolder: dir, times: { tries: 1 } },
+    images: { allowed: null, fallback, configFolder: dir, times: { tries: 1 } },
     ...options,
   };
   const runner = await openDockerRunner(given);

@@ -46,19 +46,24 @@ function watchScreen({ stdout }: ExecSession) {
   return { until: (wanted: string | RegExp) => eventually(() => expect(shown).toMatch(wanted)) };
 }
 
+/** Counts processes by their command line, also without the program ps. */
+const countProcesses = (pattern: string) =>
+  `for each in /proc/[0-9]*/cmdline; do tr '\\0' ' ' <$each; echo; done 2>/dev/null | grep -c "^${pattern}"`;
+
 /** Of a job that runs until it is ended. */
 async function running(under: RunnerUnderTest, command = 'echo begun; sleep 600 & wait', env = {}) {
   const { runner } = under;
   const handle = await runner.prepare(attemptSpec(command, { env }), never);
   await runner.start(handle);
-  // It may be recorded a moment after the start.
+  // The start may be recorded before the command begins, or a moment after that.
   await eventually(async () => {
-    expect((await outputOf(await exec(under, handle, 'echo here'))).stdout).toBe('here\n');
+    const { stdout } = await outputOf(await exec(under, handle, countProcesses('sleep 600')));
+    expect(stdout).toBe('1\n');
   });
   return handle;
 }
 
-/** @param image of the jobs, which has a shell; its terminals need `script` */
+/** On the process runner, terminals need `script`. */
 export function execContract(open: () => Promise<RunnerUnderTest>): void {
   test('a command has the streams, folder and environment of the job, and an exit code', async () => {
     await using under = await open();
@@ -81,7 +86,7 @@ export function execContract(open: () => Promise<RunnerUnderTest>): void {
       await exec(
         under,
         handle,
-        `(${show}) > /tmp/mine; diff /tmp/own /tmp/mine && ps -e | grep -c sleep`,
+        `(${show}) > /tmp/mine; diff /tmp/own /tmp/mine && ${countProcesses('sleep 600')}`,
       ),
     );
     expect(stdout).toBe('1\n');
@@ -153,7 +158,7 @@ export function execContract(open: () => Promise<RunnerUnderTest>): void {
     await using under = await open();
     const handle = await running(under);
     const count = async (what: string) =>
-      (await outputOf(await exec(under, handle, `ps -e -o args | grep -c "^${what}"`))).stdout;
+      (await outputOf(await exec(under, handle, countProcesses(what)))).stdout;
     const session = await exec(under, handle, 'sleep 611 & sleep 611');
     const terminal = await exec(under, handle, null, { terminal: { columns: 80, rows: 24 } });
     terminal.stdout.resume();

@@ -15,7 +15,7 @@ import {
 import { join } from 'node:path';
 import type { ImageProgram } from '../../base/config/slurm.ts';
 import { SHARED, SHARED_DIR } from '../container/shared-folder.ts';
-import { buildStartScript } from '../container/wrapper.ts';
+import { buildEnvironmentScript, buildStartScript } from '../container/wrapper.ts';
 import { listGpus, measureLoad } from '../gpus/gpus.ts';
 import {
   BASE_ENV,
@@ -229,7 +229,8 @@ export function createContainerLauncher(dir: string): Launcher {
       const control = openSync(fileOf(SHARED.control), constants.O_RDWR | constants.O_NONBLOCK);
       const send = (signal: 'TERM' | 'KILL') => void writeSync(control, `${signal}\n`);
       const provided = providedVariables(join(SHARED_DIR, SHARED.files), files);
-      const script = buildStartScript(command, { ...env, ...provided });
+      const environment = buildEnvironmentScript({ ...env, ...provided });
+      const script = buildStartScript(command, environment);
       writeFileSync(fileOf(`${SHARED.start}.new`), script, { mode: 0o644 });
       renameSync(fileOf(`${SHARED.start}.new`), fileOf(SHARED.start));
       return {

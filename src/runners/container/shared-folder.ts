@@ -15,6 +15,8 @@ export const SHARED = {
   control: 'control',
   /** The script of `buildStartScript`. The command begins when a complete file is renamed to this name. */
   start: 'start',
+  /** In a container of an engine: the script of `buildEnvironmentScript`, which only the job's user can read. */
+  environment: 'environment',
   /** The folder of the provided files. */
   files: 'files',
 } as const;

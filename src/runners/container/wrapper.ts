@@ -28,11 +28,21 @@ const USAGE_INTERVAL_S = 5;
 /** Where no supervisor sees the command, its watchdog acts this long after the timeout and the grace period of the server. */
 const WATCHDOG_DELAY_S = 5;
 
-/** The script that sets the environment and runs the command. Arguments contain neither: `pkill -f` and `ps` would see them. */
-export function buildStartScript(command: string, env: Readonly<Record<string, string>>): string {
-  const all = { HOME: MOUNTS.home, TMPDIR: MOUNTS.tmp, ...env };
-  return `${environmentScript(all, MOUNTS.work)}exec /bin/sh -c ${quoteForShell(command)}\n`;
+/** The script that sets the environment of the job. */
+export function buildEnvironmentScript(env: Readonly<Record<string, string>>): string {
+  return environmentScript({ HOME: MOUNTS.home, TMPDIR: MOUNTS.tmp, ...env }, MOUNTS.work);
 }
+
+/**
+ * The script that sets the environment and runs the command. Arguments contain neither: `pkill -f` and `ps` would see them.
+ * @param environment script that sets the environment
+ */
+export function buildStartScript(command: string, environment: string): string {
+  return `${environment}exec /bin/sh -c ${quoteForShell(command)}\n`;
+}
+
+/** Reads the environment from its file, which commands beside that of the job read too. */
+export const READ_ENVIRONMENT = `. ${SHARED_DIR}/${SHARED.environment}\n`;
 
 /**
  * The script only needs `sleep` beside the shell's own commands; in an image without it, it polls without a pause, so the clock

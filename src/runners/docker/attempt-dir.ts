@@ -4,7 +4,8 @@
  *
  *   attempt.json      the container's settings, without command, environment and secrets; written before it is created
  *   opening.json      when the command began
- *   shared            the script of the command, and the FIFOs for its output; the job sees it as /.loam and cannot change it
+ *   shared            the scripts of the job, and the FIFOs for its output; the job sees it as /.loam and cannot change it
+ *   sessions          a file for each command beside that of the job, see `exec.ts`
  *   work, tmp, home   the job's folders, accessible to its user alone; on a remote engine they exist in the container only
  *   files             provided to the job, see `../supervisor/provided-files.ts`; not used on a remote engine
  *   ending.json       why and when the shim began to end the command, for the shim that replaces it
@@ -84,17 +85,23 @@ export function sharedDir(attemptDir: string): string {
   return join(attemptDir, 'shared');
 }
 
-/** Creates the script of the command, which begins when the script is renamed, and FIFOs that the job's user can open. */
+/** The scripts of a job (`../container/wrapper.ts`). */
+export type JobScripts = { start: string; environment: string };
+
+/** Creates the scripts of the job, which begins when `start` is renamed, and FIFOs that the job's user can open. */
 export async function createSharedFiles(
   attemptDir: string,
-  script: string,
+  scripts: JobScripts,
   { uid, gid }: Owner,
 ): Promise<void> {
   const start = join(sharedDir(attemptDir), `${SHARED.start}.new`);
+  const environment = join(sharedDir(attemptDir), SHARED.environment);
   const fifos = SHARED.outputs.map((name) => join(sharedDir(attemptDir), name));
-  writeFileSync(start, script, { mode: 0o400 });
+  writeFileSync(start, scripts.start, { mode: 0o400 });
+  writeFileSync(environment, scripts.environment, { mode: 0o400 });
   await promisify(execFile)('mkfifo', ['-m', '600', ...fifos]);
-  if (process.getuid?.() === 0) for (const path of [start, ...fifos]) chownSync(path, uid, gid);
+  if (process.getuid?.() !== 0) return;
+  for (const path of [start, environment, ...fifos]) chownSync(path, uid, gid);
 }
 
 /** Lets the command of a container begin that has no shim. Without FIFOs it has the output of the container. */

@@ -44,7 +44,9 @@ export type Engine = {
    * Sends a request whose response may last without limit. The response must begin in time, and lasts until it is destroyed.
    * @throws the same errors as `call`
    */
-  stream(request: (docker: Docker) => Promise<NodeJS.ReadableStream>): Promise<Readable>;
+  stream<S extends NodeJS.ReadableStream>(
+    request: (docker: Docker) => Promise<S>,
+  ): Promise<S & Readable>;
 };
 
 /** Id of the engine that `DOCKER_HOST` names. */
@@ -68,11 +70,11 @@ export function connect(config: DockerConfig, id = DEFAULT_ENGINE): Engine {
         throw limit.aborted ? timeoutError(ms) : toEngineError(error);
       }
     },
-    async stream(request) {
+    async stream<S extends NodeJS.ReadableStream>(request: (docker: Docker) => Promise<S>) {
       const limit = new AbortController();
       const timer = setTimeout(() => limit.abort(), CALL_TIMEOUT_MS);
       try {
-        return (await request(createClient(modem, limit.signal))) as Readable;
+        return (await request(createClient(modem, limit.signal))) as S & Readable;
       } catch (error) {
         throw limit.signal.aborted ? timeoutError(CALL_TIMEOUT_MS) : toEngineError(error);
       } finally {

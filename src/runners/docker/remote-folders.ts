@@ -9,7 +9,7 @@ import { pipeline } from 'node:stream/promises';
 import { pack } from 'tar-stream';
 import { SHARED, SHARED_DIR } from '../container/shared-folder.ts';
 import { type AttemptSpec, FILES_DIR, MOUNTS } from '../runner.ts';
-import type { Owner } from './attempt-dir.ts';
+import type { JobScripts, Owner } from './attempt-dir.ts';
 import type { Engine } from './engine.ts';
 
 /** Enough for the largest checkout over a slow connection. */
@@ -21,12 +21,12 @@ const MAX_ERROR_LENGTH = 500;
 type Target = { engine: Engine; container: string };
 
 /**
- * Creates the job's folders, empty and accessible to its user alone, in a container that has not been started, and the script of
- * its command.
+ * Creates the job's folders, empty and accessible to its user alone, in a container that has not been started, and the job's
+ * scripts.
  */
 export async function createRemoteFolders(
   target: Target,
-  script: string,
+  scripts: JobScripts,
   { uid, gid }: Owner,
 ): Promise<void> {
   const archive = pack();
@@ -34,7 +34,8 @@ export async function createRemoteFolders(
     archive.entry({ name: `${path.slice(1)}/`, type: 'directory', mode: 0o700, uid, gid });
   const shared = SHARED_DIR.slice(1);
   archive.entry({ name: `${shared}/`, type: 'directory', mode: 0o755, uid: 0, gid: 0 });
-  archive.entry({ name: `${shared}/${SHARED.start}`, mode: 0o400, uid, gid }, script);
+  for (const name of ['environment', 'start'] as const)
+    archive.entry({ name: `${shared}/${SHARED[name]}`, mode: 0o400, uid, gid }, scripts[name]);
   archive.finalize();
   await send(target, archive.pipe(new PassThrough()), new AbortController().signal);
 }

@@ -12,12 +12,18 @@ import { join } from 'node:path';
 import type { Readable } from 'node:stream';
 import type { DockerConfig } from '../../base/config/docker.ts';
 import { createLog, type Logger } from '../../base/log.ts';
-import { buildStartScript } from '../container/wrapper.ts';
+import {
+  buildEnvironmentScript,
+  buildStartScript,
+  READ_ENVIRONMENT,
+} from '../container/wrapper.ts';
 import { CpuShares } from '../cpu-share.ts';
 import { type GpuAccess, resolveGpuAccess } from '../gpus/gpus.ts';
 import { type GpuLedger, openGpuLedger } from '../gpus/ledger.ts';
 import {
   type AttemptSpec,
+  type ExecSession,
+  type ExecSpec,
   FILES_DIR,
   GRACE_MS,
   type Handle,
@@ -25,6 +31,7 @@ import {
   type LogBatch,
   type LogCursor,
   type Machine,
+  NotExecutable,
   type Outcome,
   type Runner,
   type Usage,
@@ -44,6 +51,7 @@ import {
   type AttemptRecord,
   createAttemptDir,
   createSharedFiles,
+  type JobScripts,
   type Owner,
   readRecord,
   type StopRequest,
@@ -63,6 +71,7 @@ import { type GpuUtilization, openGpuUtilization, readUsageSample } from './cont
 import { watchContainerDisk } from './disk-watch.ts';
 import { connect, type Engine } from './engine.ts';
 import { type EngineHealth, type EngineStatus, monitorEngine } from './engine-health.ts';
+import { ExecSessions } from './exec.ts';
 import { type ImageUsers, openImageUsers } from './image-users.ts';
 import { type Image, type Images, type ImagesOptions, openImages } from './images.ts';
 import { followLog } from './logs.ts';
@@ -215,6 +224,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
   readonly #parts: Parts;
   readonly #graceMs: number;
   readonly #cpuShares = new CpuShares();
+  readonly #sessions = new ExecSessions();
   /** Bytes on disk at the last measurement, by attempt. */
   readonly #diskUse = new Map<string, number>();
   /** How often the container of an attempt was recreated. */
@@ -290,10 +300,13 @@ export class DockerRunner implements Runner, AsyncDisposable {
       ...providedVariables(FILES_DIR, spec.files),
       ...access.env,
     };
-    const script = buildStartScript(spec.command, variables);
-    if (!isRemote) await createSharedFiles(attemptDir, script, owner);
+    const scripts = {
+      start: buildStartScript(spec.command, READ_ENVIRONMENT),
+      environment: buildEnvironmentScript(variables),
+    };
+    if (!isRemote) await createSharedFiles(attemptDir, scripts, owner);
     await this.#createContainer(spec, { image, owner, limits, isRemote, access });
-    if (isRemote) await this.#sendFolders(spec, script, owner, abort);
+    if (isRemote) await this.#sendFolders(spec, scripts, owner, abort);
     abort.throwIfAborted();
     return { runner: 'docker', attempt: id, gpus: gpus.map(({ index }) => index).join(',') };
   }
@@ -338,14 +351,14 @@ export class DockerRunner implements Runner, AsyncDisposable {
   /** Sends the job's folders into the container on a remote engine, then discards the local copy of the checkout. */
   async #sendFolders(
     spec: AttemptSpec,
-    script: string,
+    scripts: JobScripts,
     owner: Owner,
     abort: AbortSignal,
   ): Promise<void> {
     const { engine, removal } = this.#parts;
     const attemptDir = this.#attemptDirOf(spec.id);
     const target = { engine, container: containerName(spec.id) };
-    await createRemoteFolders(target, script, owner);
+    await createRemoteFolders(target, scripts, owner);
     if (Object.keys(spec.files).length > 0) await sendFiles(target, spec.files, owner);
     if (spec.checkout) await sendCheckout(target, attemptDir, abort);
     await removal.discard(join(attemptDir, 'work'));
@@ -423,6 +436,10 @@ export class DockerRunner implements Runner, AsyncDisposable {
     const record = await readRecord(this.#attemptDirOf(handle.attempt), 'attempt');
     if (!record) return { kind: 'lost' };
     const watching = new AbortController();
+    const { log } = this.#parts;
+    this.#sessions
+      .endOrphans(this.#supervised(handle))
+      .catch((error) => log.warn({ err: error }, 'A shell of an earlier process may go on'));
     const watch = this.#watchDisk(handle, record, AbortSignal.any([abort, watching.signal]));
     try {
       return await superviseContainer(
@@ -480,6 +497,14 @@ export class DockerRunner implements Runner, AsyncDisposable {
     if (!record) return;
     if (record.remote) await sendFiles({ engine, container }, files, record.owner);
     else writeFiles(attemptDir, files, record.owner);
+  }
+
+  async exec(handle: Handle, spec: ExecSpec): Promise<ExecSession> {
+    const { attempt, attemptDir, shims } = this.#supervised(handle);
+    const opening = await readRecord(attemptDir, 'opening');
+    if (!opening || (await shims.readExit(attempt)))
+      throw new NotExecutable('The job does not run.');
+    return this.#sessions.open(this.#supervised(handle), spec);
   }
 
   async stats(handle: Handle): Promise<Usage | null> {

@@ -66,7 +66,7 @@ export async function execInSandbox(target: Target, spec: ExecSpec): Promise<Exe
         ...['-c', joinScript(limitCommands, terminal !== null, uid), 'sh'],
         ...(cgroup ? listJoinFiles(cgroup) : []),
         ...['--', ...enterNamespaces(command), ...rights, ...END_WITH_PARENT],
-        ...['/bin/sh', '-c', entryScript(terminal), 'sh', spec.command ?? SHELL],
+        ...['/bin/sh', '-c', entryScript(terminal), 'sh', spec.command ?? SHELL_FOR_PEOPLE],
       ],
       env: { PATH },
       cwd: '/',
@@ -81,7 +81,8 @@ export async function execInSandbox(target: Target, spec: ExecSpec): Promise<Exe
 }
 
 /** The shell for people: one that the sandbox has, with the environment of the job, which a login shell would change. */
-const SHELL = 'if command -v bash >/dev/null; then exec bash -i; else exec sh -i; fi';
+export const SHELL_FOR_PEOPLE =
+  'if command -v bash >/dev/null; then exec bash -i; else exec sh -i; fi';
 
 /** Joins the control groups, sets the limits, and runs the rest of the arguments. */
 function joinScript(

@@ -172,13 +172,18 @@ export function entryCommand(command: string): string[] {
   return ['/bin/sh', '-c', script, 'sh', command];
 }
 
-/**
- * Sets the environment and enters the working directory, which root without its rights could not enter. Some variables belong
- * to the shell (`PPID`, in bash `UID`) and cannot be set: `command` prevents them from ending the script.
- */
+/** Sets the environment and enters the working directory, which root without its rights could not enter. */
 export function environmentScript(env: Record<string, string>, cwd: string): string {
+  return `cd ${quoteForShell(cwd)} && unset OLDPWD\n${exportScript(env)}`;
+}
+
+/**
+ * Sets variables. Some belong to the shell (`PPID`, in bash `UID`) and cannot be set: `command` prevents them from ending the
+ * script.
+ */
+export function exportScript(env: Readonly<Record<string, string>>): string {
   const lines = Object.entries(env).map(
     ([name, value]) => `command export ${name}=${quoteForShell(value)}\n`,
   );
-  return `cd ${quoteForShell(cwd)} && unset OLDPWD\n{ :\n${lines.join('')}} 2>/dev/null\n`;
+  return `{ :\n${lines.join('')}} 2>/dev/null\n`;
 }

@@ -13,6 +13,7 @@ import { connect } from '../../../src/runners/docker/engine.ts';
 import { BUSYBOX, DOCKER, dockerRunner } from '../../support/docker.ts';
 import { engineProxy } from '../../support/engine-proxy.ts';
 import { eventually } from '../../support/eventually.ts';
+import { execContract } from '../../support/exec.contract.ts';
 import { Workspace } from '../../support/git.ts';
 import { type Client, startApp } from '../../support/harness.ts';
 import { has, needs } from '../../support/needs.ts';
@@ -45,6 +46,7 @@ const open = () => dockerRunner({ docker: engine.config, engine: 'far' });
 describe('the contract', () => {
   runnerContract(open, 'docker', 'root');
   filesContract(async () => ({ ...(await open()), missesReplacedFiles: true }), 'docker', 'root');
+  execContract(open);
 });
 
 test('whether an engine is local is probed, and not derived from its address', async () => {
