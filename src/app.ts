@@ -7,6 +7,7 @@
 import type { Server } from 'node:http';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
+import type { Duplex } from 'node:stream';
 import { type RequestHandler, Router } from 'express';
 import type pg from 'pg';
 import type { PrismaClient } from '../prisma/generated/client.ts';
@@ -33,6 +34,7 @@ import type { Cluster } from './cluster/cluster.ts';
 import { openCluster } from './cluster/cluster.ts';
 import { forwardTo } from './cluster/forward.ts';
 import { openMembers } from './cluster/members.ts';
+import { acceptTunnels } from './cluster/tunnels.ts';
 import type { PendingOperation } from './git/disk/disk.ts';
 import type { Git } from './git/git.ts';
 import { openGit } from './git/git.ts';
@@ -59,6 +61,7 @@ import type { QueuePositions } from './jobs/queue/queue-position.ts';
 import { createQueuePositions } from './jobs/queue/queue-position.ts';
 import type { SecretBox } from './jobs/record/secret-box.ts';
 import { createSecretBox } from './jobs/record/secret-box.ts';
+import { openShells, type ShellOpening, type Shells } from './jobs/shells/run.ts';
 import { maintenanceTasks, startMaintenance } from './maintenance.ts';
 import {
   createSealer,
@@ -254,7 +257,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     },
     () => initializeCursor(services).then(() => null),
     () => startAnswering(services, limits, port, serveAgents(services, runner)),
-    () => serveSsh(services, ssh, port),
+    () => startShells(services, runner, ssh, port),
     () => takeOverFromDeadServers(services, process.session, unfinished),
     () => startTriggerLoop(services),
     () => startClock(services),
@@ -312,6 +315,32 @@ async function startAnswering(
   };
 }
 
+/** Serves SSH, and shells in the jobs of this process for the other servers. */
+async function startShells(
+  services: Services,
+  runner: Runner | null,
+  ssh: Ssh | null,
+  port: Awaited<ReturnType<typeof takePort>>,
+): Promise<AsyncDisposable> {
+  const shells = runner && openShells({ ...services, runner });
+  const served = await serveSsh({ ...services, shells }, ssh);
+  acceptTunnels(services, port, {
+    repo: served.serveForwarded,
+    ...(shells && { att: serveShells(shells) }),
+  });
+  return {
+    async [Symbol.asyncDispose]() {
+      await shells?.[Symbol.asyncDispose]();
+      await served[Symbol.asyncDispose]();
+    },
+  };
+}
+
+/** Serves tunnels of other servers, which have checked who may open the shell. */
+function serveShells(shells: Shells) {
+  return (head: unknown, socket: Duplex) => void shells.run(head as ShellOpening, socket);
+}
+
 /** Adds the parts of a process that answers requests. `base`: base URL for clients. */
 async function composeServices(
   config: Config,
@@ -367,6 +396,7 @@ export async function createWorker(
   const runner = await openConfiguredRunner(services, { overrides, address }, cleanup);
   agents = serveAgents(services, runner);
   const checkout = createRemoteCheckout(services);
+  const shells = openShells({ ...services, runner });
 
   await startAll(cleanup, [
     async () => {
@@ -378,6 +408,10 @@ export async function createWorker(
           await drain(port.server);
         },
       };
+    },
+    () => {
+      acceptTunnels(services, port, { att: serveShells(shells) });
+      return shells;
     },
     () => followJoinedMachines(services, runner),
     () => startWorker({ ...services, runner, checkout }).then(reportSlots(services)),

@@ -1,6 +1,6 @@
 /**
  * Bidirectional tunnels between two servers, for SSH sessions whose client is connected to one server while another server
- * owns the repository. A tunnel is an HTTP upgrade (RFC 9110 section 7.8) whose header contains the first message. After the
+ * owns the repository, or has the job. A tunnel is an HTTP upgrade (RFC 9110 section 7.8) whose header contains the first message. After the
  * response, both servers have the socket, of which no byte has been read.
  */
 
@@ -28,7 +28,8 @@ function tunnelSignatureParts(url: string, head: string): string[] {
 }
 
 type TunnelRequest = {
-  repositoryId: string;
+  /** Id of the repository or the attempt. */
+  target: string;
   head: object;
   /** On abort, the tunnel is closed at once. */
   signal: AbortSignal;
@@ -37,16 +38,16 @@ type TunnelRequest = {
 };
 
 /**
- * Opens a tunnel to the server that owns the repository. The tunnel is closed when `signal` aborts, or when the server is
+ * Opens a tunnel to the server that owns the repository, or has the attempt. The tunnel is closed when `signal` aborts, or when the server is
  * considered dead and there is no traffic: a server that is stopping or was paused may finish the running session.
  * @throws ServerUnavailable if the server does not answer; then the session was not started
  */
 export async function openTunnel(
   { cluster }: { cluster: Cluster },
   { baseUrl, goneSignal }: Member,
-  { repositoryId, head, signal, quietMs = IDLE_MS }: TunnelRequest,
+  { target, head, signal, quietMs = IDLE_MS }: TunnelRequest,
 ): Promise<Duplex> {
-  const path = `${PATH}/${repositoryId}`;
+  const path = `${PATH}/${target}`;
   const encoded = Buffer.from(JSON.stringify(head)).toString('base64url');
   const { promise, resolve, reject } = Promise.withResolvers<Duplex>();
   const request = (baseUrl.startsWith('https:') ? httpsRequest : httpRequest)(baseUrl + path, {
@@ -89,7 +90,7 @@ export async function openTunnel(
 }
 
 /** Whether the request opens a tunnel and is signed by another server. */
-export function isTunnelRequest(
+function isTunnelRequest(
   { cluster }: { cluster: Cluster },
   { url = '', headers }: IncomingMessage,
 ): boolean {
@@ -101,17 +102,37 @@ export function isTunnelRequest(
   );
 }
 
-/** Accepts a request for which `isTunnelRequest` is true. @returns the repository and the first message */
-export function acceptTunnel(
-  { url = '', headers, socket: connection }: IncomingMessage,
-  socket: Duplex,
-): { repositoryId: string; head: unknown } | null {
-  const repositoryId = url.slice(PATH.length + 1);
-  if (!isId('repo', repositoryId)) return null;
-  const head = JSON.parse(Buffer.from(String(headers[HEAD]), 'base64url').toString());
-  connection.setKeepAlive(true, KEEPALIVE_MS);
-  socket.write(
-    `HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: ${PROTOCOL}\r\n\r\n`,
+/** Receives the first message of a tunnel, and its socket at the first byte after that. */
+type ServeTunnel = (head: unknown, socket: Duplex) => void;
+
+/** Where the HTTP server hands over sockets of other servers. */
+type UpgradeHandlers = {
+  onUpgrade(
+    isOurs: (req: IncomingMessage) => boolean,
+    serve: (req: IncomingMessage, socket: Duplex) => void,
+  ): void;
+};
+
+/** Accepts the tunnels of other servers. @param serving kind of the target's id → who serves it */
+export function acceptTunnels(
+  services: { cluster: Cluster },
+  port: UpgradeHandlers,
+  serving: Partial<Record<'repo' | 'att', ServeTunnel>>,
+): void {
+  port.onUpgrade(
+    (req) => isTunnelRequest(services, req),
+    ({ url = '', headers, socket: connection }, socket) => {
+      const target = url.slice(PATH.length + 1);
+      const kind = isId('repo', target) ? 'repo' : 'att';
+      const serve = serving[kind];
+      if (!serve || !isId(kind, target)) return void socket.destroy();
+      const head = JSON.parse(Buffer.from(String(headers[HEAD]), 'base64url').toString());
+      connection.setKeepAlive(true, KEEPALIVE_MS);
+      socket.on('error', () => {});
+      socket.write(
+        `HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: ${PROTOCOL}\r\n\r\n`,
+      );
+      serve(head, socket);
+    },
   );
-  return { repositoryId, head };
 }

@@ -66,6 +66,8 @@ export const AUDIT_ACTIONS = {
   'retention.set': 'The retention of jobs, logs and artifacts of a namespace was changed.',
   'retention.remove':
     'The server removed old jobs, logs or artifacts of a namespace, up to a hundred for each entry.',
+  'job.shell': 'A shell or command was started in a running job.',
+  'job.shell_end': 'A shell or command in a job has ended.',
   'run.create': 'A run of jobs was started: by a push, a schedule, or a user.',
   'run.approve': 'A run was approved, and its jobs were created.',
   'run.cancel': 'The jobs of a run were cancelled.',
@@ -133,7 +135,7 @@ export type AuditedChange = {
   /** The id of the changed object, and its name after the change. */
   subject: string;
   name: string;
-  /** Small values, and never a secret, a token, a job's command or environment. */
+  /** Small values, and never a secret, a token, a job's command or environment; of a shell in a job its command. */
   details?: Prisma.InputJsonObject;
 };
 

@@ -56,6 +56,8 @@ const ACTIONS = {
     scope: 'job:write',
     what: "run another commit with others' secrets",
   },
+  'job.shellOwn': { role: 'write', scope: null, what: 'open shells in jobs' },
+  'job.shellAny': { role: 'admin', scope: null, what: "open shells in others' jobs" },
   'job.deleteAny': { role: 'admin', scope: 'job:write', what: "delete others' jobs" },
   'retention.administer': {
     role: 'admin',

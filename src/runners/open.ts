@@ -358,7 +358,7 @@ export function composeRunners(
     replaceFiles: (handle, files) => runnerOf(handle).replaceFiles(handle, files),
     exec: async (handle, spec) => {
       const runner = runnerOf(handle);
-      if (!runner.exec) throw new NotExecutable(`Jobs of the runner ${runner.name} have no shell.`);
+      if (!runner.exec) throw new NotExecutable('Jobs on this kind of machine have no shell yet.');
       return runner.exec(handle, spec);
     },
     stats: (handle) => runnerOf(handle).stats(handle),

@@ -191,6 +191,8 @@ describe('every mutation leaves one entry, and a refused mutation leaves none', 
       'machine.join',
       'machine.silent',
       'machine.online',
+      'job.shell',
+      'job.shell_end',
     ];
     expect(known.sort()).toEqual([...new Set([...Object.values(ACTION_OF), ...others])].sort());
   });

@@ -10,14 +10,8 @@ import { createServer, type Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { setTimeout as delay } from 'node:timers/promises';
 import { findSshKeyOwner } from '../../identity/authenticate.ts';
-import {
-  type ExecRequest,
-  encodeJsonFrame,
-  FrameReader,
-  type KeyLookup,
-  type KeyOwner,
-  type Kind,
-} from './frames.ts';
+import { encodeJsonFrame, FrameReader, type Kind } from '../../platform/frames.ts';
+import type { ExecRequest, KeyLookup, KeyOwner } from './requests.ts';
 import { type Command, type Deps, type ForwardedCommand, serveCommand } from './session.ts';
 
 /** The front process sends the first frame immediately after it connects. */
@@ -65,6 +59,8 @@ export async function openGateway(services: Deps, path: string): Promise<Gateway
   }
 
   function run(command: Command, socket: Duplex): Promise<void> {
+    // Shells do not end by themselves, and are ended before.
+    if (command.opening.shell) return serveCommand(services, command, socket);
     running.add(socket);
     socket.once('close', () => {
       if (running.delete(socket) && running.size === 0) onLastCommandEnd();

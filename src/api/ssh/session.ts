@@ -5,6 +5,7 @@
 
 import type { Duplex, Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
+import type { Config } from '../../base/config/config.ts';
 import { busy, invalid } from '../../base/errors.ts';
 import type { Urls } from '../../base/urls.ts';
 import { logOwnerUnavailable, runAtOwner } from '../../cluster/cluster.ts';
@@ -13,10 +14,14 @@ import { GitError } from '../../git/processes/run.ts';
 import type { GitRun, GitService } from '../../git/transport/git-services.ts';
 import { RequestLimit, RequestTooLong } from '../../git/transport/requests.ts';
 import { uploadPack } from '../../git/transport/transport.ts';
+import { copyActor } from '../../identity/audit.ts';
 import { readAccountByCredentialId } from '../../identity/authenticate.ts';
 import type { LastUsedRecorder } from '../../identity/last-used.ts';
 import type { Account } from '../../identity/permissions.ts';
 import type { Rechecks } from '../../identity/rechecks.ts';
+import { authorizeShell } from '../../jobs/shells/access.ts';
+import type { ShellOpening, Shells } from '../../jobs/shells/run.ts';
+import type { Db } from '../../platform/database/client.ts';
 import { GIT_TRANSFERS, withTransferSlot } from '../../platform/limits/fair-semaphore.ts';
 import type { GitExit } from '../../platform/processes/git-started.ts';
 import { shouldLog, toClientError } from '../../platform/web/error-response.ts';
@@ -31,13 +36,17 @@ import {
 } from '../../repositories/transfers.ts';
 import { parseCommand, type SshCommand } from './command.ts';
 import { ExecSession } from './exec-session.ts';
-import type { ExecRequest } from './frames.ts';
+import type { ExecRequest } from './requests.ts';
 
 export type Deps = TransferDeps & {
   usage: LastUsedRecorder;
   rechecks: Rechecks;
   lfs: Lfs;
   urls: Urls;
+  config: Config;
+  db: Db;
+  /** Of the attempts of this process; null: it runs no jobs. */
+  shells: Shells | null;
 };
 
 /** The exit code of a failed git. */
@@ -110,6 +119,7 @@ async function dispatchCommand(
     ...(await readAccountByCredentialId(services, credential)),
     from: { address, requestId },
   };
+  if (opening.shell) return openShell(services, viewer, opening, socket);
   const parsed = parseCommand(command);
   if (parsed.kind === 'greeting') return refuse(execSession(), formatGreeting(viewer));
   if (parsed.kind === 'refused') return refuse(execSession(), `loam: ${parsed.why}\n`);
@@ -124,7 +134,7 @@ async function dispatchCommand(
       const closed = new AbortController();
       socket.once('close', () => closed.abort());
       const head: ForwardedCommand = { opening, requestId };
-      const about = { repositoryId: id, head, signal: closed.signal };
+      const about = { target: id, head, signal: closed.signal };
       const other = await openTunnel(services, member, about);
       // Not retried: the first bytes may have been sent.
       const isWhole = await relaySockets(socket, other);
@@ -137,6 +147,40 @@ async function dispatchCommand(
     },
   });
 }
+
+/** Opens a shell, or runs a command, in a job of this server or of another one. */
+async function openShell(
+  services: Deps,
+  viewer: Account,
+  { command, shell }: ExecRequest,
+  socket: Duplex,
+): Promise<void> {
+  const { namespace = '', name = '', subsystem, env = {}, terminal = null } = shell ?? {};
+  if (subsystem !== undefined && subsystem !== 'sftp')
+    throw invalid(null, `The subsystem ${subsystem} is not supported; sftp is`);
+  const { attemptId, workerId, rule } = await authorizeShell(services, viewer, { namespace, name });
+  using right = services.rechecks.watch(viewer, rule);
+  const spec = { command: subsystem ? SFTP_SERVER : command, env, terminal };
+  const opened: ShellOpening = { attemptId, spec, by: copyActor(viewer) };
+  right.refused.addEventListener('abort', () => socket.destroy());
+  const { members } = services.cluster;
+  if (workerId === members.id && services.shells) return services.shells.run(opened, socket);
+  const member = members.find(workerId);
+  if (!member) throw busy('The server that has the job does not answer');
+  const closed = new AbortController();
+  socket.once('close', () => closed.abort());
+  const about = { target: attemptId, head: opened, signal: closed.signal };
+  const isWhole = await relaySockets(socket, await openTunnel(services, member, about));
+  if (!isWhole)
+    services.log.info({ attempt: attemptId, server: workerId }, 'a tunnel of a shell closed early');
+}
+
+/** The program of OpenSSH, where distributions have it. */
+const SFTP_SERVER = `for folder in /usr/lib/openssh /usr/libexec/openssh /usr/lib/ssh /usr/libexec; do
+  [ -x $folder/sftp-server ] && exec $folder/sftp-server
+done
+echo "loam: sftp and scp need sftp-server of OpenSSH, which this job lacks; scp -O needs only scp" >&2
+exit 127`;
 
 type GitCommand = SshCommand & { kind: 'git' };
 type GitRequest = {

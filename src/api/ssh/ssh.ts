@@ -5,7 +5,6 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { chmod, mkdir } from 'node:fs/promises';
-import type { IncomingMessage } from 'node:http';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import type { Duplex } from 'node:stream';
@@ -13,7 +12,6 @@ import type { PrismaClient } from '../../../prisma/generated/client.ts';
 import { sleep } from '../../base/backoff.ts';
 import { type Config, ConfigError } from '../../base/config/config.ts';
 import type { Logger } from '../../base/log.ts';
-import { acceptTunnel, isTunnelRequest } from '../../cluster/tunnels.ts';
 import type { Keys } from '../../platform/crypto/keys.ts';
 import { runLoop } from '../../platform/loop.ts';
 import {
@@ -40,43 +38,29 @@ export type Ssh = AsyncDisposable & {
   close(): void;
 };
 
-/** Where the HTTP server hands over sockets of other servers. */
-type UpgradeHandlers = {
-  onUpgrade(
-    isOurs: (req: IncomingMessage) => boolean,
-    serve: (req: IncomingMessage, socket: Duplex) => void,
-  ): void;
-};
-
 /**
  * Serves clients, and runs commands that other servers forward because this server has the repository, even if SSH is
  * off here. Disposal waits for running commands.
  */
-export async function serveSsh(
-  services: Deps,
-  ssh: Ssh | null,
-  port: UpgradeHandlers,
-): Promise<AsyncDisposable> {
+export async function serveSsh(services: Deps, ssh: Ssh | null): Promise<SshService> {
   const path = socketPath(services.config.dataDir);
   await mkdir(dirname(path), { recursive: true, mode: 0o700 });
   await chmod(dirname(path), 0o700);
   const gateway = await openGateway(services, path);
-  port.onUpgrade(
-    (req) => isTunnelRequest(services, req),
-    (req, socket) => {
-      const begun = acceptTunnel(req, socket);
-      if (begun) gateway.serve(begun.head as ForwardedCommand, socket);
-      else socket.destroy();
-    },
-  );
   ssh?.open();
   return {
+    serveForwarded: (head, socket) => gateway.serve(head as ForwardedCommand, socket),
     async [Symbol.asyncDispose]() {
       ssh?.close();
       await gateway[Symbol.asyncDispose]();
     },
   };
 }
+
+type SshService = AsyncDisposable & {
+  /** Runs a command that another server forwards. */
+  serveForwarded(head: unknown, socket: Duplex): void;
+};
 
 type Options = {
   config: Config;

@@ -114,6 +114,8 @@ export type Config = {
   gitTransfers: number;
   /** Network access of jobs; unset: `internet` where that is available, else `host`. */
   jobNetwork?: 'internet' | 'none' | 'host';
+  /** Whether shells can be opened in running jobs. */
+  jobShell: 'on' | 'off';
   /** IPv4 networks that jobs may reach although they are not public. */
   jobAllow: string[];
   /** User ids for jobs, first and last included; used when the server runs as root. */
@@ -265,6 +267,11 @@ export const VARIABLES = {
     'network access of jobs: internet, none or host; unset: internet where slirp4netns works, else host',
     kinds.oneOf('internet', 'none', 'host'),
   ],
+  LOAM_JOB_SHELL: [
+    'on',
+    'whether those who may can open shells in running jobs over SSH',
+    kinds.oneOf('on', 'off'),
+  ],
   LOAM_JOB_ALLOW: [
     '',
     'non-public networks that jobs may reach all the same, such as the address of this service: IPv4 addresses and CIDRs separated by commas',
@@ -393,6 +400,7 @@ export function readConfig(env: Env = process.env): Config {
     },
     jobSlots: values.LOAM_JOB_SLOTS,
     jobNetwork: values.LOAM_JOB_NETWORK,
+    jobShell: values.LOAM_JOB_SHELL,
     jobAllow: values.LOAM_JOB_ALLOW ?? [],
     jobUids: values.LOAM_JOB_UIDS,
     eventDays: values.LOAM_EVENT_DAYS,

@@ -5,10 +5,11 @@
  * A terminal is made by `script` of util-linux, within the sandbox, so that `tty` and terminal multiplexers work. Without a
  * terminal, `cat` connects the command by pipes: the streams of Node are sockets, which a command cannot open as /dev/stdout.
  */
-import { once } from 'node:events';
 import { readFileSync, readlinkSync } from 'node:fs';
 import { constants as os } from 'node:os';
+import type { Readable } from 'node:stream';
 import { text } from 'node:stream/consumers';
+import { finished } from 'node:stream/promises';
 import { setTimeout as delay } from 'node:timers/promises';
 import {
   runProgram,
@@ -16,7 +17,12 @@ import {
   startProgram,
 } from '../../platform/processes/starter.ts';
 import { type ExecSession, type ExecSpec, NotExecutable, type TerminalSize } from '../runner.ts';
-import { listDescendants, readProcessStat, signalOne } from '../supervisor/proc.ts';
+import {
+  ATTEMPT_ID_VARIABLE,
+  listDescendants,
+  readProcessStat,
+  signalOne,
+} from '../supervisor/proc.ts';
 import { type Cgroup, listJoinFiles } from './cgroup.ts';
 import { environmentScript, PATH } from './launch.ts';
 
@@ -35,6 +41,7 @@ export type ExecPlan = {
 };
 
 type Target = ExecPlan & {
+  attempt: string;
   /** The process that the shim started. */
   pid: number;
   /** Whether the job has namespaces of its own. */
@@ -53,7 +60,10 @@ const END_WITH_PARENT = ['setpriv', '--pdeathsig', 'KILL', '--'];
 /** @throws NotExecutable when the job does not run */
 export async function execInSandbox(target: Target, spec: ExecSpec): Promise<ExecSession> {
   const { limitCommands, rights, uid, cwd, cgroup } = target;
-  const command = target.isSandboxed ? findSandboxedCommand(target.pid) : { pid: target.pid };
+  // Otherwise the process has ended, and another one has its pid.
+  const isOwn = readEnvironment(target.pid)?.[ATTEMPT_ID_VARIABLE] === target.attempt;
+  const found = target.isSandboxed ? findSandboxedCommand(target.pid) : { pid: target.pid };
+  const command = isOwn ? found : undefined;
   const env = command && readEnvironment(command.pid);
   if (!env) throw new NotExecutable('The job does not run.');
   const { terminal } = spec;
@@ -221,7 +231,8 @@ function openPipes(
   const { stdin, stdout, pid = 0 } = program;
   const listOwn = () => listDescendants(pid);
   const exited = text(code).then(async (said) => {
-    const drained = Promise.all([once(stdout, 'close'), once(errors, 'close')]);
+    const isRead = (stream: Readable) => finished(stream, { writable: false }).catch(() => {});
+    const drained = Promise.all([isRead(stdout), isRead(errors)]);
     // Ends the `cat` before the command, which waits for input.
     stdin.destroy();
     await Promise.race([drained, delay(DRAIN_MS, undefined, { ref: false })]);

@@ -354,7 +354,8 @@ class LocalProcessRunner implements ProcessRunner {
       throw new NotExecutable('The job does not run.');
     const { cgroup } = await readAllocation(folder);
     const isSandboxed = this.#parts.confinement.sandbox !== 'none';
-    return execInSandbox({ ...plan, pid: started.pid, isSandboxed, cgroup }, spec);
+    const attempt = String(handle.attempt);
+    return execInSandbox({ ...plan, attempt, pid: started.pid, isSandboxed, cgroup }, spec);
   }
 
   async replaceFiles(handle: Handle, files: AttemptSpec['files']): Promise<void> {

@@ -305,7 +305,7 @@ test('a tunnel between two servers ends with the client, and if the other server
     const url = `http://127.0.0.1:${(dead.address() as AddressInfo).port}`;
     const cluster = { key: randomBytes(32) } as unknown as Cluster;
     const begin = async (gone: AbortSignal, signal: AbortSignal) => {
-      const about = { repositoryId: newId('repo'), head: {}, signal, quietMs: 5_000 };
+      const about = { target: newId('repo'), head: {}, signal, quietMs: 5_000 };
       const socket = await openTunnel(
         { cluster },
         { id: 'x', baseUrl: url, goneSignal: gone },

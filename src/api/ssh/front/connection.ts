@@ -1,18 +1,35 @@
 /**
- * One client connection: authenticates it by a key, and passes its commands to the server. All other features of SSH
- * (terminals, forwarding, sftp, environment variables) are refused by ssh2, because no listener accepts them.
+ * One client connection: authenticates it by a key, and passes its commands to the server. With the user name `git`, these are
+ * commands of git; with `namespace/job`, a shell or command in a running job, with terminals, some variables, and sftp. All other
+ * features of SSH (forwarding, agents, X11) are refused by ssh2, because no listener accepts them.
  *
  * ssh2 limits neither the output that a client has not read nor the input that the server has not read. This file
  * checks both, and closes connections that exceed the limits.
  */
+import { EventEmitter } from 'node:events';
 import { connect, type Socket } from 'node:net';
-import type { AuthContext, Connection, PublicKeyAuthContext, ServerChannel, Session } from 'ssh2';
+import type {
+  AuthContext,
+  Connection,
+  PseudoTtyInfo,
+  PublicKeyAuthContext,
+  ServerChannel,
+  Session,
+} from 'ssh2';
 import { fingerprintOf, isSignedBy, readWireKey } from '../../../platform/crypto/ssh-keys.ts';
-import { encodeJsonFrame, FrameReader, type KeyLookup, type KeyOwner } from '../frames.ts';
+import { encodeJsonFrame, FrameReader, type Resize } from '../../../platform/frames.ts';
+import type { JobShell, KeyLookup, KeyOwner } from '../requests.ts';
 import type { SshLimits } from './protocol.ts';
 import { relayCommand } from './relay.ts';
 
 const USER = 'git';
+/** `namespace/job`, in which a shell is wanted. The names are checked by the server. */
+const JOB_USER = /^([\w.-]{1,100})\/([\w.-]{1,200})$/;
+/** Variables that clients may set in a job, as servers of OpenSSH usually accept them. */
+const ACCEPTED_VARIABLES = /^(LANG|LC_\w{1,30}|COLORTERM|NO_COLOR)$/;
+const MAX_VARIABLES = 32;
+const MAX_VARIABLE_LENGTH = 200;
+const MAX_TERMINAL = 1_000;
 /** Bytes before a key is accepted: the key exchange, and some offered keys of up to 2 KB. */
 const MAX_LOGIN_BYTES = 128 * 1024;
 /**
@@ -59,6 +76,8 @@ class ClientConnection {
   readonly #channels = new Set<ServerChannel>();
   /** Undefined until a signature is verified. */
   #user: AuthenticatedUser | undefined;
+  /** The job that the user name names. */
+  #job: { namespace: string; name: string } | undefined;
   #isAuthenticated = false;
   #offeredKeys = 0;
   #idleTimer: NodeJS.Timeout | undefined;
@@ -84,7 +103,10 @@ class ClientConnection {
       log('debug', { address, reason: error.message }, 'an SSH connection failed');
     });
     this.#client.on('authentication', (auth) => {
-      if (auth.username !== USER || auth.method !== 'publickey') return this.#offerPublicKey(auth);
+      const [, namespace, name] = JOB_USER.exec(auth.username) ?? [];
+      const isKnown = auth.username === USER || name !== undefined;
+      if (!isKnown || auth.method !== 'publickey') return this.#offerPublicKey(auth);
+      this.#job = namespace && name ? { namespace, name } : undefined;
       if (++this.#offeredKeys > limits.offeredKeys)
         return this.#refuse('too many keys were offered');
       this.#authenticate(auth).catch((error) => {
@@ -185,11 +207,27 @@ class ClientConnection {
       isClosed = true;
       release();
     });
+    const job = this.#job;
+    const shell: JobShell | undefined = job && { ...job, env: {}, terminal: null };
+    const resizes = new EventEmitter<{ resize: [Resize] }>();
     session.on('env', (accept, reject, { key, val }: { key: string; val: string }) => {
-      if (key !== 'GIT_PROTOCOL') return void reject?.();
-      protocol = val.slice(0, 100);
+      if (shell && ACCEPTED_VARIABLES.test(key) && Object.keys(shell.env).length < MAX_VARIABLES)
+        shell.env[key] = val.slice(0, MAX_VARIABLE_LENGTH);
+      else if (key === 'GIT_PROTOCOL') protocol = val.slice(0, 100);
+      else return void reject?.();
       accept?.();
     });
+    if (shell) {
+      session.on('pty', (accept, _reject, { term, ...size }: PseudoTtyInfo & { term?: string }) => {
+        shell.terminal = toSize(size);
+        if (term) shell.env.TERM = term.slice(0, MAX_VARIABLE_LENGTH);
+        accept?.();
+      });
+      session.on('window-change', (accept, _reject, size) => {
+        resizes.emit('resize', toSize(size));
+        accept?.();
+      });
+    }
     const run = (
       accept: () => ServerChannel | undefined,
       reject: (() => void) | undefined,
@@ -205,16 +243,30 @@ class ClientConnection {
         return void this.#refuse('a client accepts only packets that are too small');
       channel = accepted;
       clearTimeout(commandTimer);
-      this.#runCommand(accepted, command, protocol, release);
+      this.#runCommand(accepted, { command, protocol, shell, resizes }, release);
     };
     session.on('exec', (accept, reject, { command }) => run(accept, reject, command));
     session.on('shell', (accept, reject) => run(accept, reject, null));
+    if (shell)
+      session.on('subsystem', (accept, reject, { name }) => {
+        shell.subsystem = name.slice(0, MAX_VARIABLE_LENGTH);
+        run(accept, reject, null);
+      });
   }
 
   #runCommand(
     channel: ServerChannel,
-    command: string | null,
-    protocol: string | undefined,
+    {
+      command,
+      protocol,
+      shell,
+      resizes,
+    }: {
+      command: string | null;
+      protocol: string | undefined;
+      shell: JobShell | undefined;
+      resizes: EventEmitter<{ resize: [Resize] }>;
+    },
     release: () => void,
   ): void {
     this.#channels.add(channel);
@@ -225,7 +277,14 @@ class ClientConnection {
         channel,
         clientSocket: this.#socket,
         gatewayPath: this.#host.gatewayPath,
-        request: { credential, command, address: this.#address, ...(protocol && { protocol }) },
+        request: {
+          credential,
+          command,
+          address: this.#address,
+          ...(protocol && { protocol }),
+          ...(shell && { shell }),
+        },
+        resizes,
         stalledMs: this.#host.limits.stalledMs,
         onStalled: () => this.#refuse('a client has read nothing for too long'),
         onInvalidFrame: (error) =>
@@ -263,6 +322,12 @@ function findKeyOwner(gatewayPath: string, lookup: KeyLookup): Promise<KeyOwner>
   // Not ended before the answer, because the server treats an end as a disconnect.
   socket.write(encodeJsonFrame('keyLookup', lookup));
   return promise.finally(() => socket.destroy());
+}
+
+/** Within the limits of programs that draw on terminals. */
+function toSize({ cols, rows }: { cols: number; rows: number }): Resize {
+  const bound = (size: number, instead: number) => Math.min(size || instead, MAX_TERMINAL);
+  return { columns: bound(cols, 80), rows: bound(rows, 24) };
 }
 
 function parseWireKey(bytes: Buffer | undefined) {

@@ -1,6 +1,6 @@
 /**
  * Messages between the server and its SSH front process over Node's IPC channel. Key lookups and commands go over a
- * Unix socket instead (`../frames.ts`).
+ * Unix socket instead (`../requests.ts`).
  */
 
 /** Limits for the resources that unknown clients can use. */

@@ -1,14 +1,16 @@
 /** Relays the streams of one command between its client and the server that runs it. */
+import type { EventEmitter } from 'node:events';
 import { connect, type Socket } from 'node:net';
 import type { ServerChannel } from 'ssh2';
 import {
-  type ExecRequest,
   type Exit,
   encodeFrame,
   encodeJsonFrame,
   FrameReader,
+  type Resize,
   writeFrame,
-} from '../frames.ts';
+} from '../../../platform/frames.ts';
+import type { ExecRequest } from '../requests.ts';
 
 /** Commands are paused while their SSH connection has more unsent bytes. */
 const MAX_BUFFERED_BYTES = 2 ** 20;
@@ -20,6 +22,8 @@ type RelayedCommand = {
   /** Path of the server's Unix socket. */
   gatewayPath: string;
   request: ExecRequest;
+  /** Emits `resize` with the new size of the client's terminal. */
+  resizes: EventEmitter<{ resize: [Resize] }>;
   /** How long the client may read none of the data buffered for it. */
   stalledMs: number;
   /** Called when the client has read nothing for `stalledMs`; must close the connection. */
@@ -63,6 +67,9 @@ class CommandRelay {
       if (!writeFrame(server, 'data', chunk)) channel.pause();
     });
     server.on('drain', () => channel.resume());
+    this.#command.resizes.on('resize', (size) => {
+      if (!this.#hasEnded && !server.destroyed) server.write(encodeJsonFrame('resize', size));
+    });
     channel.on('end', () => {
       if (!this.#hasEnded && !server.destroyed)
         for (const part of encodeFrame('end', Buffer.alloc(0))) server.write(part);

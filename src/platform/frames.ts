@@ -1,10 +1,11 @@
 /**
- * The protocol by which the SSH front process uses the server's gateway, a Unix socket. Each key lookup and each
- * command has a connection of its own (settings and counts go over Node's IPC channel, see `front/protocol.ts`):
+ * Frames: the streams of a command over one connection, between the SSH front process and the server (`api/ssh/`), and between a
+ * server and the worker whose job has the command (`runners/exec-stream.ts`). Each key lookup and each command has a connection of
+ * its own:
  *
- *   front → server          server → front
- *   keyLookup               keyOwner
- *   exec, data …, end       data and stderr …, exit
+ *   client                      server
+ *   keyLookup                   keyOwner
+ *   exec, data …, resize, end   data and stderr …, exit
  *
  * A frame is its kind (1 byte), the length of its content (4 bytes, big-endian) and the content: stream bytes or JSON.
  * Stream frames can have any length, because their bytes are passed on as they arrive.
@@ -21,31 +22,14 @@ const KINDS = {
   end: 5,
   stderr: 6,
   exit: 7,
+  resize: 8,
 } as const;
 export type Kind = keyof typeof KINDS;
 type StreamKind = 'data' | 'stderr';
 
-/** Sent for each key that a client offers, and again when the client sends a signature. */
-export type KeyLookup = { fingerprint: string };
-/** Null for an unknown key. */
-export type KeyOwner = {
-  /** The id of the credential. */
-  id: string;
-  /** The user whose rights the key has. */
-  userId: string;
-  name: string;
-} | null;
-export type ExecRequest = {
-  /** Id of the credential whose key signed. */
-  credential: string;
-  /** Null for a shell request. */
-  command: string | null;
-  /** The client's `GIT_PROTOCOL`. */
-  protocol?: string;
-  /** The client's IP address. */
-  address: string;
-};
 export type Exit = { code: number };
+/** Of a terminal, in characters. */
+export type Resize = { columns: number; rows: number };
 
 const NAMES = new Map<number, Kind>(
   (Object.keys(KINDS) as Kind[]).map((name) => [KINDS[name], name]),

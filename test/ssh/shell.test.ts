@@ -1,0 +1,159 @@
+/** Shells and commands in running jobs over SSH, with the stock client. */
+import { spawn } from 'node:child_process';
+import { createHash, randomBytes } from 'node:crypto';
+import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
+import { eventually } from '../support/eventually.ts';
+import { Workspace } from '../support/git.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
+import { has, needs } from '../support/needs.ts';
+import { type SshUser, sshUser } from '../support/ssh-client.ts';
+import { cancel, job, submit, until, variables } from '../support/submit.ts';
+
+let app: TestApp;
+let ada: Client;
+let bob: Client;
+let workspace: Workspace;
+let adas: SshUser & { id: string };
+let bobs: SshUser & { id: string };
+const port = () => app.app.ssh?.port ?? 0;
+
+beforeEach((ctx) => needs(ctx, 'ssh'));
+beforeAll(async () => {
+  if (!has('ssh')) return;
+  app = await startApp({ config: { runner: 'process', ssh: { host: '127.0.0.1', port: 0 } } });
+  workspace = await Workspace.open();
+  [ada, bob] = await Promise.all([app.user('ada'), app.user('bob')]);
+  adas = await sshUser(ada, workspace, port());
+  bobs = await sshUser(bob, workspace, port());
+  await ada.repository('ada/code');
+  await workspace.clone(ada, 'ada/code', 'code');
+  await workspace.commit('code', { 'a.txt': 'of the repository\n' });
+  await workspace.git('code', 'push', '-q', 'origin', 'HEAD');
+});
+afterAll(async () => {
+  await workspace?.[Symbol.asyncDispose]();
+  await app?.[Symbol.asyncDispose]();
+});
+
+/** A job that runs until it is cancelled. @returns the user name with which `ssh` reaches it */
+async function running(name: string, fields: object = {}) {
+  const command = 'echo begun; sleep 600 & wait';
+  await submit(ada, {
+    namespace: 'ada',
+    repo: 'ada/code',
+    name,
+    command,
+    cpu: 2,
+    memoryGb: 2,
+    ...fields,
+  });
+  await until(ada, 'ada', name, 'RUNNING');
+  await eventually(async () => {
+    const done = await adas.ssh(['echo here'], '', { user: `ada/${name}` });
+    expect(done).toEqual({ code: 0, stdout: 'here\n', stderr: '' });
+  });
+  return {
+    user: `ada/${name}`,
+    async [Symbol.asyncDispose]() {
+      await cancel(ada, 'ada', name);
+      // Another test's job needs its vCPUs.
+      await eventually(async () => expect((await job(ada, 'ada', name)).exitCode).not.toBeNull());
+    },
+  };
+}
+
+const entries = async (name: string) => {
+  const { namespace } = await ada.gql(`{ namespace(name: "ada") { auditLog(first: 100) { nodes {
+    action name address actor credential { kind } details } } } }`);
+  return namespace.auditLog.nodes.filter(
+    (entry: { action: string; name: string }) =>
+      /^JOB_SHELL/.test(entry.action) && entry.name === name,
+  );
+};
+
+test('a command runs in the job, with its files and variables, and an exit code', async () => {
+  await using started = await running('first', { env: variables({ COLOUR: 'green' }) });
+  const { user } = started;
+  const done = await adas.ssh(['cat a.txt; echo "$COLOUR"; echo "$LANG" >&2; exit 7'], '', {
+    user,
+    before: ['-o', 'SetEnv=LANG=xx'],
+  });
+  expect(done).toEqual({ code: 7, stdout: 'of the repository\ngreen\n', stderr: 'xx\n' });
+  await eventually(async () => expect((await entries('first')).length).toBeGreaterThan(3));
+  const [end, begin] = await entries('first');
+  expect(begin).toMatchObject({
+    action: 'JOB_SHELL',
+    actor: 'ada',
+    address: '127.0.0.1',
+    credential: { kind: 'ssh' },
+  });
+  expect(end).toMatchObject({ action: 'JOB_SHELL_END', details: { exitCode: 7, bytesOut: 27 } });
+});
+
+test('input and output pass unchanged', async () => {
+  await using started = await running('bytes');
+  const { user } = started;
+  const sent = randomBytes(20 * 2 ** 20);
+  const child = spawn('ssh', [...adas.options, `${user}@127.0.0.1`, 'cat'], {
+    stdio: ['pipe', 'pipe', 'inherit'],
+  });
+  child.stdin.end(sent);
+  const received = createHash('sha256');
+  for await (const chunk of child.stdout) received.update(chunk);
+  expect(received.digest('hex')).toBe(createHash('sha256').update(sent).digest('hex'));
+});
+
+test('a terminal has the size of the client', async () => {
+  await using started = await running('terminal');
+  const { user } = started;
+  // `script` gives the client a terminal of its own.
+  const client = ['ssh', '-tt', ...adas.options, `${user}@127.0.0.1`].join(' ');
+  const child = spawn('script', ['-qec', `stty rows 33 cols 77; ${client}`, '/dev/null']);
+  let shown = '';
+  child.stdout.setEncoding('utf8').on('data', (chunk: string) => {
+    shown += chunk;
+  });
+  child.stdin.write('stty size; tty; exit 5\n');
+  const code = await new Promise((resolve) => child.once('exit', resolve));
+  expect(shown).toMatch(/33 77\r+\n\/dev\/pts\/\d/);
+  expect(code).toBe(5);
+});
+
+test('only the creator and admins may, and only while the job runs', async () => {
+  await using started = await running('mine');
+  const { user } = started;
+  const refused = async (who: SshUser, job = user) => {
+    const { code, stderr } = await who.ssh(['echo no'], '', { user: job });
+    return [code, stderr];
+  };
+  expect(await refused(bobs)).toEqual([128, expect.stringContaining('not a member')]);
+  await ada.gql(
+    `mutation { setMember(input: {namespace: "ada", username: "bob", role: WRITE}) { __typename } }`,
+  );
+  expect(await refused(bobs)).toEqual([
+    128,
+    expect.stringContaining("open shells in others' jobs"),
+  ]);
+  await ada.gql(
+    `mutation { setMember(input: {namespace: "ada", username: "bob", role: ADMIN}) { __typename } }`,
+  );
+  expect((await bobs.ssh(['echo yes'], '', { user })).stdout).toBe('yes\n');
+  const held = bobs.ssh(['echo up; sleep 600'], '', { user });
+  await eventually(async () => expect((await entries('mine')).length).toBe(4));
+  await ada.gql(
+    `mutation { removeMember(input: {namespace: "ada", username: "bob"}) { __typename } }`,
+  );
+  expect((await held).code).not.toBe(0);
+  expect(await refused(adas, 'ada/none')).toEqual([128, expect.stringContaining('not found')]);
+  await cancel(ada, 'ada', 'mine');
+  expect(await refused(adas)).toEqual([128, expect.stringContaining('needs a running job')]);
+});
+
+test('sessions end with the job', async () => {
+  await using started = await running('ends');
+  const { user } = started;
+  const session = adas.ssh(['sleep 600'], '', { user });
+  await eventually(async () => expect((await entries('ends')).length).toBeGreaterThan(2));
+  await cancel(ada, 'ada', 'ends');
+  expect((await session).code).not.toBe(0);
+});
