@@ -1,0 +1,47 @@
+/** A shell in a job of another process: it goes through a tunnel to the worker. */
+import { expect, test } from 'vitest';
+import type { App } from '../../../src/app.ts';
+import { eventually } from '../../support/eventually.ts';
+import { Workspace } from '../../support/git.ts';
+import type { Client } from '../../support/harness.ts';
+import { needs } from '../../support/needs.ts';
+import { startServers } from '../../support/servers.ts';
+import { sshUser } from '../../support/ssh-client.ts';
+import { cancel, submit, until } from '../../support/submit.ts';
+
+test('a shell leads to the worker of the job, and ends with the job', async (ctx) => {
+  needs(ctx, 'ssh');
+  const ssh = { host: '127.0.0.1', port: 0 };
+  await using servers = await startServers(1, { config: { role: 'serve', ssh } });
+  const [client] = servers.clients as [Client];
+  const [server] = servers.apps as [App];
+  const worker = await servers.work('worker', { config: { runner: 'process' } });
+  const { members } = server.services.cluster;
+  const workerId = worker.services.cluster.members.id;
+  await eventually(() => expect(members.find(workerId)).toBeDefined());
+  await client.post('/auth/v1/repository/admin', { name: 'code', auto_init: true });
+  await using workspace = await Workspace.open();
+  const user = await sshUser(client, workspace, server.ssh?.port ?? 0);
+  const command = 'sleep 600 & wait';
+  await submit(client, { namespace: 'admin', repo: 'admin/code', name: 'far', command });
+  await until(client, 'admin', 'far', 'RUNNING');
+  const run = (line: string, input = '') => user.ssh([line], input, { user: 'admin/far' });
+  await eventually(async () =>
+    expect(await run('echo here')).toEqual({ code: 0, stdout: 'here\n', stderr: '' }),
+  );
+  const text = 'line\n'.repeat(100_000);
+  expect(await run('cat; echo bad >&2; exit 3', text)).toEqual({
+    code: 3,
+    stdout: text,
+    stderr: 'bad\n',
+  });
+  const held = run('echo up; sleep 600');
+  await eventually(async () => {
+    const { rows } = await server.services.pool.query(
+      `select from audit_entries where action = 'job.shell' and details ->> 'command' like 'echo up%'`,
+    );
+    expect(rows).toHaveLength(1);
+  });
+  await cancel(client, 'admin', 'far');
+  expect((await held).code).not.toBe(0);
+});
