@@ -5,7 +5,7 @@ import { encodeJsonFrame, FrameReader, type Resize, writeFrame } from '../platfo
 import type { ExecSession } from './runner.ts';
 
 /** Exit code of a command that was lost with its machine, as of `ssh` when its connection breaks. */
-export const LOST_EXIT = 255;
+const LOST_EXIT = 255;
 /** Time for the other side to close the connection after the exit frame. */
 const LINGER_MS = 5_000;
 
