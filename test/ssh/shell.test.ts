@@ -1,6 +1,9 @@
 /** Shells and commands in running jobs over SSH, with the stock client. */
-import { spawn } from 'node:child_process';
+import { execFile, spawn } from 'node:child_process';
 import { createHash, randomBytes } from 'node:crypto';
+import { mkdir, readFile, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { eventually } from '../support/eventually.ts';
 import { Workspace } from '../support/git.ts';
@@ -117,6 +120,30 @@ test('a terminal has the size of the client', async () => {
   const code = await new Promise((resolve) => child.once('exit', resolve));
   expect(shown).toMatch(/33 77\r+\n\/dev\/pts\/\d/);
   expect(code).toBe(5);
+});
+
+test('scp, sftp and rsync copy files in both directions', async (ctx) => {
+  needs(ctx, 'sftp');
+  await using started = await running('files');
+  const { user } = started;
+  const options = adas.options.map((option) => (option === '-p' ? '-P' : option));
+  const at = `${user}@127.0.0.1`;
+  const folder = join(workspace.path, 'copies');
+  await mkdir(folder);
+  const content = randomBytes(2 ** 20);
+  await writeFile(join(folder, 'sent'), content);
+  const run = promisify(execFile);
+  // The user name has a slash, which makes `user@host:path` a path of this machine for scp and rsync.
+  const url = `scp://${at}:${port()}`;
+  const withoutPort = options.filter((_, i) => options[i] !== '-P' && options[i - 1] !== '-P');
+  await run('scp', [...withoutPort, join(folder, 'sent'), `${url}//work/copied`]);
+  await run('scp', [...withoutPort, `${url}//work/copied`, join(folder, 'back')]);
+  expect((await readFile(join(folder, 'back'))).equals(content)).toBe(true);
+  const listed = await run('sh', ['-c', `echo 'ls /work' | sftp ${options.join(' ')} ${at}`]);
+  expect(listed.stdout).toMatch(/copied/);
+  const shell = ['ssh', ...adas.options, '-l', user].join(' ');
+  await run('rsync', ['-e', shell, '127.0.0.1:copied', join(folder, 'synced')]);
+  expect((await readFile(join(folder, 'synced'))).equals(content)).toBe(true);
 });
 
 test('only the creator and admins may, and only while the job runs', async () => {

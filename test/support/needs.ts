@@ -158,6 +158,14 @@ const REQUIREMENTS = {
     ],
     remedy: `${install('slurm-wlm munge')}, and run as root`,
   },
+  sftp: {
+    probe: [
+      'sh',
+      '-c',
+      'test -x /usr/lib/openssh/sftp-server && command -v scp && command -v rsync',
+    ],
+    remedy: install('openssh-client openssh-sftp-server rsync'),
+  },
   ssh: { probe: ['ssh', '-V'], remedy: install('openssh-client') },
   strace: {
     // It attaches to its parent, which Yama may forbid.

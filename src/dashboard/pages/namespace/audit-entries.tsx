@@ -39,6 +39,8 @@ const PHRASES: Record<Action, string> = {
   JOB_DELETE: 'deleted job',
   JOB_KEEP: 'changed the retention of job',
   JOB_RERUN: 'reran job',
+  JOB_SHELL: 'opened a shell in job',
+  JOB_SHELL_END: 'closed a shell in job',
   LARGE_FILE_DELETE: 'deleted large file of',
   LARGE_FILE_LOCK: 'locked large file of',
   LARGE_FILE_UNLOCK: 'unlocked large file of',
