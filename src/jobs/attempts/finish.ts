@@ -123,10 +123,12 @@ export async function finishAttempt(
   const { id, job } = attempt;
   const { stored, note, storeFailure } = collected;
   const reason = outcome.kind === 'exited' ? undefined : outcome.reason;
+  // It also completes the job's progress.
+  const lost = reason && capitalize(reason);
   const stopReason =
     outcome.kind === 'exited' && outcome.timedOut ? (describeMaxCost(job) ?? undefined) : undefined;
   const notes = [
-    outcome.kind === 'exited' ? outcome.note : reason && capitalize(reason),
+    outcome.kind === 'exited' ? outcome.note : outcome.kind === 'lost' ? lost : reason,
     stopReason && capitalize(stopReason),
     note,
     storeFailure && capitalize(storeFailure),
