@@ -159,12 +159,8 @@ const REQUIREMENTS = {
     remedy: `${install('slurm-wlm munge')}, and run as root`,
   },
   sftp: {
-    probe: [
-      'sh',
-      '-c',
-      'test -x /usr/lib/openssh/sftp-server && command -v scp && command -v rsync',
-    ],
-    remedy: install('openssh-client openssh-sftp-server rsync'),
+    probe: ['sh', '-c', 'test -x /usr/lib/openssh/sftp-server && command -v scp'],
+    remedy: install('openssh-client openssh-sftp-server'),
   },
   ssh: { probe: ['ssh', '-V'], remedy: install('openssh-client') },
   strace: {

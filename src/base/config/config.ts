@@ -268,8 +268,8 @@ export const VARIABLES = {
     kinds.oneOf('internet', 'none', 'host'),
   ],
   LOAM_JOB_SHELL: [
-    'on',
-    'whether those who may can open shells in running jobs over SSH',
+    'off',
+    'whether those who may can open shells in running jobs over SSH; not finished, see docs/ssh.md',
     kinds.oneOf('on', 'off'),
   ],
   LOAM_JOB_ALLOW: [

@@ -11,7 +11,7 @@ import { once } from 'node:events';
 import { readdir, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type Duplex, PassThrough, type Readable, Writable } from 'node:stream';
-import { setTimeout as delay } from 'node:timers/promises';
+import { Backoff } from '../../base/backoff.ts';
 import { SHARED, SHARED_DIR } from '../container/shared-folder.ts';
 import { DEFAULT_PATH, READ_ENVIRONMENT } from '../container/wrapper.ts';
 import { SHELL_FOR_PEOPLE } from '../process/exec.ts';
@@ -41,6 +41,8 @@ const GRACE_MS = 2_000;
 const POLL_MS = 500;
 /** Maximum length of the first line, and of an error message in place of it. */
 const MAX_FIRST_LINE = 500;
+/** Maximum bytes of errors of the command that arrive before the first line: the pipe to the engine holds 64 KiB. */
+const MAX_ERRORS = 2 ** 20;
 const END_OF_TRANSMISSION = '\x04';
 const FILE_PREFIX = 'session.';
 
@@ -56,13 +58,13 @@ export class ExecSessions {
     const exec = await startExec(target, spec);
     const output = readOutput(exec.socket, hasTerminal);
     let session: Session;
-    let rest: Buffer;
+    let early: { rest: Buffer; errors: Buffer };
     try {
       // In case the image has no `stty`. An engine that does not know the size begins with none.
       const sized = spec.terminal && resize(engine, exec.id, spec.terminal);
       const begun = await readFirstLine(target, exec.socket, output);
       session = { pid: begun.pid, startTime: begun.startTime, hasTerminal };
-      rest = begun.rest;
+      early = begun;
       await sized;
     } catch (error) {
       exec.socket.destroy();
@@ -79,7 +81,8 @@ export class ExecSessions {
       throw error;
     }
     const [stdout, stderr] = [new PassThrough(), hasTerminal ? null : new PassThrough()];
-    stdout.write(rest);
+    stdout.write(early.rest);
+    stderr?.write(early.errors);
     const stdin = openInput(exec.socket, hasTerminal);
     const exited = (async () => {
       const isRunning = async () => (await readExit(engine, exec.id)) === 'running';
@@ -204,34 +207,38 @@ async function* readOutput(source: Readable, hasTerminal: boolean): Output {
 }
 
 /**
- * Reads the line that the shell in the container prints before it becomes the command; only warnings of the shell come before it.
- * @returns `rest`: what the command has printed already
+ * Reads the line that the shell in the container prints before it becomes the command, after warnings of the shell itself. Errors of a fast command may arrive before
+ * it, because the engine copies the two streams independently.
+ * @returns `rest` and `errors`: what the command has printed already
  */
 async function readFirstLine(
   target: Target,
   socket: Duplex,
   output: Output,
-): Promise<{ pid: number; startTime: string; rest: Buffer }> {
+): Promise<{ pid: number; startTime: string; rest: Buffer; errors: Buffer }> {
   const timer = setTimeout(
     () => socket.destroy(new RunnerUnavailable('the engine does not begin the command')),
     BEGIN_TIMEOUT_MS,
   );
   let said = '';
+  let errors = Buffer.alloc(0);
   try {
-    while (said.length < MAX_FIRST_LINE && !said.includes('\n')) {
+    while (said.length < MAX_FIRST_LINE && errors.length < MAX_ERRORS) {
       const { value, done } = await output.next();
       if (done) break;
-      said += value.data.toString('latin1');
+      if (value.name === 'stderr') errors = Buffer.concat([errors, value.data]);
+      else said += value.data.toString('latin1');
       const [line, pid, startTime = ''] = /^(\d+) (\d+)\r?\n/m.exec(said) ?? [];
       if (line === undefined) continue;
       const rest = Buffer.from(said.slice(said.indexOf(line) + line.length), 'latin1');
-      return { pid: Number(pid), startTime, rest };
+      return { pid: Number(pid), startTime, rest, errors };
     }
   } finally {
     clearTimeout(timer);
   }
   await requireRunning(target);
-  throw new NotExecutable(`The command could not begin: ${said.trim() || 'no shell started'}.`);
+  const why = (said + errors.toString('utf8', 0, MAX_FIRST_LINE)).trim();
+  throw new NotExecutable(`The command could not begin: ${why || 'no shell started'}.`);
 }
 
 /**
@@ -281,10 +288,11 @@ async function readExit(engine: Engine, id: string): Promise<number | 'running' 
 
 /** The output may end before the command, and the engine may learn of the end after that of the output. */
 async function waitForExit(engine: Engine, id: string): Promise<number | null> {
-  for (let ms = 5; ; ms = Math.min(2 * ms, POLL_MS)) {
+  const backoff = new Backoff({ firstMs: 5, longestMs: POLL_MS });
+  for (;;) {
     const exit = await readExit(engine, id);
     if (exit !== 'running') return exit;
-    await delay(ms, undefined, { ref: false });
+    await backoff.pause();
   }
 }
 

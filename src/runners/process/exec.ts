@@ -172,7 +172,8 @@ function enterNamespaces({ pid, init }: Found): string[] {
     isOther(name, 'self', init) ? [option] : [],
   );
   const enter = ['nsenter', '--target', String(init), ...options, '--preserve-credentials', '--'];
-  if (!isOther('user', init, pid)) return enter;
+  // Root must not enter user namespaces that a job has made.
+  if (process.getuid?.() === 0 || !isOther('user', init, pid)) return enter;
   const inner = ['--target', String(readPids(pid).at(-1)), '--user', '--preserve-credentials'];
   return [...enter, 'nsenter', ...inner, '--'];
 }

@@ -80,7 +80,7 @@ test('a job runs in its image, with its environment, and with minimal privileges
     '0',
     '0',
     'cnsso',
-    'end err out start',
+    'end environment err out start',
     'touch: /.loam/x: Read-only file system',
     '0',
   ]);

@@ -12,7 +12,7 @@ import { cancel, submit, until } from '../../support/submit.ts';
 test('a shell leads to the worker of the job, and ends with the job', async (ctx) => {
   needs(ctx, 'ssh');
   const ssh = { host: '127.0.0.1', port: 0 };
-  await using servers = await startServers(1, { config: { role: 'serve', ssh } });
+  await using servers = await startServers(1, { config: { role: 'serve', jobShell: 'on', ssh } });
   const [client] = servers.clients as [Client];
   const [server] = servers.apps as [App];
   const worker = await servers.work('worker', { config: { runner: 'process' } });
