@@ -165,7 +165,9 @@ test('only the creator and admins may, and only while the job runs', async () =>
   );
   expect((await bobs.ssh(['echo yes'], '', { user })).stdout).toBe('yes\n');
   const held = bobs.ssh(['echo up; sleep 600'], '', { user });
-  await eventually(async () => expect((await entries('mine')).length).toBe(4));
+  await eventually(async () =>
+    expect((await entries('mine'))[0]?.details.command).toBe('echo up; sleep 600'),
+  );
   await ada.gql(
     `mutation { removeMember(input: {namespace: "ada", username: "bob"}) { __typename } }`,
   );

@@ -164,7 +164,9 @@ async function openShell(
   const opened: ShellOpening = { attemptId, spec, by: copyActor(viewer) };
   right.refused.addEventListener('abort', () => socket.destroy());
   const { members } = services.cluster;
-  if (workerId === members.id && services.shells) return services.shells.run(opened, socket);
+  // Awaited, because `right` ends with this function.
+  if (workerId === members.id && services.shells)
+    return await services.shells.run(opened, socket);
   const member = members.find(workerId);
   if (!member) throw busy('The server that has the job does not answer');
   const closed = new AbortController();
