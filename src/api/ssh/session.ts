@@ -165,8 +165,7 @@ async function openShell(
   right.refused.addEventListener('abort', () => socket.destroy());
   const { members } = services.cluster;
   // Awaited, because `right` ends with this function.
-  if (workerId === members.id && services.shells)
-    return await services.shells.run(opened, socket);
+  if (workerId === members.id && services.shells) return await services.shells.run(opened, socket);
   const member = members.find(workerId);
   if (!member) throw busy('The server that has the job does not answer');
   const closed = new AbortController();
