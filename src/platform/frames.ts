@@ -12,7 +12,7 @@
  *
  * This file imports only Node modules, to keep the front process small.
  */
-import type { Duplex } from 'node:stream';
+import type { Duplex, Writable } from 'node:stream';
 
 const KINDS = {
   keyLookup: 1,
@@ -60,6 +60,19 @@ export function writeFrame(to: Duplex, kind: StreamKind, bytes: Uint8Array): boo
   const wantsMore = to.write(content);
   to.uncork();
   return wantsMore;
+}
+
+/** Resolves when `output` accepts more data or is closed. */
+export function waitForDrain(output: Writable): Promise<void> {
+  return new Promise((resolve) => {
+    const settle = () => {
+      output.off('drain', settle);
+      output.off('close', settle);
+      resolve();
+    };
+    output.once('drain', settle);
+    output.once('close', settle);
+  });
 }
 
 type FrameHandlers = {

@@ -1,7 +1,12 @@
 /** Passes the streams of a command beside that of a job (`Runner.exec`) on over a connection, as frames. */
-import { once } from 'node:events';
-import type { Duplex, Readable, Writable } from 'node:stream';
-import { encodeJsonFrame, FrameReader, type Resize, writeFrame } from '../platform/frames.ts';
+import type { Duplex, Readable } from 'node:stream';
+import {
+  encodeJsonFrame,
+  FrameReader,
+  type Resize,
+  waitForDrain,
+  writeFrame,
+} from '../platform/frames.ts';
 import type { ExecSession } from './runner.ts';
 
 /** Exit code of a command that was lost with its machine, as of `ssh` when its connection breaks. */
@@ -26,7 +31,9 @@ export async function serveExec(session: ExecSession, connection: Duplex): Promi
     bytes(_kind, piece) {
       traffic.bytesIn += piece.length;
       // After the command has closed its input, the rest is dropped.
-      if (stdin.writable && !stdin.write(piece)) pauseUntilDrained(connection, stdin);
+      if (!stdin.writable || stdin.write(piece)) return;
+      connection.pause();
+      void waitForDrain(stdin).then(() => connection.resume());
     },
     json(kind, value) {
       if (kind === 'end' && stdin.writable) stdin.end();
@@ -50,7 +57,7 @@ export async function serveExec(session: ExecSession, connection: Duplex): Promi
     for await (const piece of from) {
       traffic.bytesOut += piece.length;
       if (connection.destroyed) continue;
-      if (!writeFrame(connection, kind, piece)) await drained(connection);
+      if (!writeFrame(connection, kind, piece)) await waitForDrain(connection);
     }
   };
   await Promise.all([
@@ -66,23 +73,4 @@ export async function serveExec(session: ExecSession, connection: Duplex): Promi
     connection.once('close', () => clearTimeout(linger));
   });
   return traffic;
-}
-
-function pauseUntilDrained(from: Readable, to: Writable): void {
-  from.pause();
-  const resume = () => {
-    to.off('drain', resume).off('close', resume);
-    from.resume();
-  };
-  to.once('drain', resume).once('close', resume);
-}
-
-/** Also when the connection closes. */
-async function drained(connection: Duplex): Promise<void> {
-  const over = new AbortController();
-  const { signal } = over;
-  const events = ['drain', 'close'].map((name) => once(connection, name, { signal }));
-  await Promise.race(events).catch(() => {});
-  over.abort();
-  await Promise.allSettled(events);
 }

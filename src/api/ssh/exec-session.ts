@@ -3,8 +3,13 @@
  * this server or, for forwarded commands, to another server.
  */
 import { type Duplex, Readable, Writable } from 'node:stream';
-import { waitForDrain } from '../../git/transport/git-services.ts';
-import { type Exit, encodeJsonFrame, FrameReader, writeFrame } from '../../platform/frames.ts';
+import {
+  type Exit,
+  encodeJsonFrame,
+  FrameReader,
+  waitForDrain,
+  writeFrame,
+} from '../../platform/frames.ts';
 
 const IDLE_CHECK_MS = 5_000;
 /** Time for the peer to close the socket after the exit frame. */

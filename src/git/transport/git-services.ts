@@ -1,6 +1,7 @@
 /** Starts git's two services, and connects their input and output to the client. */
 import type { Readable, Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
+import { waitForDrain } from '../../platform/frames.ts';
 import type { GitExit } from '../../platform/processes/git-started.ts';
 import { HIDDEN_PREFIX } from '../objects/refs.ts';
 import { type GitProcess, startGit } from '../processes/run.ts';
@@ -112,19 +113,6 @@ export async function relayOutput(
     process.end();
   }
   return process.ended;
-}
-
-/** Resolves when `output` accepts more data or is closed. */
-export function waitForDrain(output: Writable): Promise<void> {
-  return new Promise((resolve) => {
-    const settle = () => {
-      output.off('drain', settle);
-      output.off('close', settle);
-      resolve();
-    };
-    output.once('drain', settle);
-    output.once('close', settle);
-  });
 }
 
 /** Like `relayOutput`, but ends git when the client disconnects: a fetch, unlike a push, has no effect to complete. */
