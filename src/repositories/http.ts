@@ -119,7 +119,11 @@ async function serveFetch(services: Deps, req: GitRequest, res: Response): Promi
   const id = await authorize(services, req, 'git-upload-pack');
   if (await forwardIfRemote(services, req, res, id)) return;
   const input = readBody(req, 'git-upload-pack');
-  using _ = watchTransferPermission(services, req, { id, action: 'repository.read', output: res });
+  using _ = watchTransferPermission(services, req, {
+    id,
+    action: 'repository.read',
+    cutOff: respondWithError(services, req, res),
+  });
   sendHeaders(res, 'application/x-git-upload-pack-result');
   await runGit(services, req, res, id, (gitRun) => uploadPack(gitRun, input, res), input);
 }
@@ -131,7 +135,7 @@ async function servePush(services: Deps, req: GitRequest, res: Response): Promis
   using permissionWatch = watchTransferPermission(services, req, {
     id,
     action: 'repository.push',
-    output: res,
+    cutOff: respondWithError(services, req, res),
   });
   const push = { id, requestId: req.id, permissionWatch, input, output: res };
   const receive = await prepareReceive(services, req, push);
@@ -243,6 +247,10 @@ function pipeBody(req: Request, stages: [Duplex, ...Duplex[]]): Readable {
 function sendHeaders(res: Response, type: string): void {
   res.status(200).setHeader('Content-Type', type);
   res.setHeader('Cache-Control', 'no-cache, max-age=0, must-revalidate');
+}
+
+function respondWithError(services: Deps, req: Request, res: Response): (error: AppError) => void {
+  return (error) => plainTextErrors(services)(error, req, res, () => {});
 }
 
 function plainTextErrors({ log }: { log: Logger }): ErrorRequestHandler {

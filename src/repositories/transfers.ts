@@ -6,6 +6,7 @@
 import type { Readable, Writable } from 'node:stream';
 import type pg from 'pg';
 import type { Config } from '../base/config/config.ts';
+import type { AppError } from '../base/errors.ts';
 import type { Logger } from '../base/log.ts';
 import type { Cluster } from '../cluster/cluster.ts';
 import type { Git } from '../git/git.ts';
@@ -43,14 +44,23 @@ export function gitActionOf(service: GitService): GitAction {
   return service === 'git-upload-pack' ? 'repository.read' : 'repository.push';
 }
 
-/** Watches the permission of a running transfer, and destroys its output when the permission is revoked. */
+type Watched = {
+  /** The repository's id. */
+  id: string;
+  action: GitAction;
+  /** Ends the transfer: with an error response if none has begun. */
+  cutOff(error: AppError): void;
+};
+
+/** Watches the permission of a running transfer, and cuts it off when the permission is revoked. */
 export function watchTransferPermission(
   services: { db: Db; rechecks: Rechecks },
   { viewer }: { viewer: Viewer },
-  { id, action, output }: { id: string; action: GitAction; output: Writable },
+  { id, action, cutOff }: Watched,
 ): Recheck {
   const permissionWatch = services.rechecks.watch(viewer, gitAccessRule(services, id, action));
-  permissionWatch.refused.addEventListener('abort', () => output.destroy(), { once: true });
+  const { refused } = permissionWatch;
+  refused.addEventListener('abort', () => cutOff(refused.reason), { once: true });
   return permissionWatch;
 }
 

@@ -461,6 +461,27 @@ test('a push to a repository that is deleted during the push has no effect', asy
   await expect(readdir(dir)).rejects.toThrow('ENOENT');
 });
 
+test('a fetch of a repository that is deleted before its response is not found', async () => {
+  const { id } = await seeded('vanished');
+  const deletion = `mutation ($input: DeleteRepositoryInput!) { deleteRepository(input: $input) { id } }`;
+  const answer = await fetch(`${app.base}/ada/vanished.git/git-upload-pack`, {
+    method: 'POST',
+    headers: {
+      authorization: ada.authorization as string,
+      'content-type': 'application/x-git-upload-pack-request',
+    },
+    // A body that does not end.
+    body: new ReadableStream({
+      async start(controller) {
+        controller.enqueue(Buffer.from('0032'));
+        await ada.gql(deletion, { input: { id } });
+      },
+    }),
+    ...{ duplex: 'half' },
+  });
+  expect(answer.status).toBe(404);
+});
+
 test('the next start finishes or undoes operations of a killed server', async () => {
   const { id } = await seeded('survivor');
   const { services } = app.app;

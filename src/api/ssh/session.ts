@@ -201,7 +201,7 @@ async function runGit(
   using permissionWatch = watchTransferPermission(
     services,
     { viewer },
-    { id, action: gitActionOf(service), output },
+    { id, action: gitActionOf(service), cutOff: () => output.destroy() },
   );
   const { protocol } = opening;
   const input = limitInput(session.input, service);

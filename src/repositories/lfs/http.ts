@@ -222,7 +222,7 @@ async function receive(
   using _ = watchTransferPermission(services, req, {
     id,
     action: gitActionFor('upload'),
-    output: res,
+    cutOff: (error) => handleErrors(services)(error, req, res, () => {}),
   });
   const signal = closeSignal(res);
   const body = () => countBytes(services, 'upload', freePieces(req));
@@ -272,7 +272,7 @@ async function download(services: Deps, req: LfsRequest, res: Response): Promise
   using _ = watchTransferPermission(services, req, {
     id,
     action: gitActionFor('download'),
-    output: res,
+    cutOff: (error) => handleErrors(services)(error, req, res, () => {}),
   });
   await sendLargeFile(services, req, res, { id, oid: req.params.oid });
 }
