@@ -7,8 +7,8 @@
  */
 import { readFileSync, readlinkSync } from 'node:fs';
 import { constants as os } from 'node:os';
+import { createInterface } from 'node:readline';
 import type { Readable } from 'node:stream';
-import { text } from 'node:stream/consumers';
 import { finished } from 'node:stream/promises';
 import { setTimeout as delay } from 'node:timers/promises';
 import {
@@ -173,10 +173,29 @@ function enterNamespaces({ pid, init }: Found): string[] {
   );
   const enter = ['nsenter', '--target', String(init), ...options, '--preserve-credentials', '--'];
   // Root must not enter user namespaces that a job has made.
-  if (process.getuid?.() === 0 || !isOther('user', init, pid)) return enter;
+  if (process.getuid?.() === 0) return enter;
   const inner = ['--target', String(readPids(pid).at(-1)), '--user', '--preserve-credentials'];
-  return [...enter, 'nsenter', ...inner, '--'];
+  const enterBoth = [...enter, 'nsenter', ...inner, '--'];
+  if (isOther('user', init, pid)) return enterBoth;
+  return isOther('user', 'self', init)
+    ? ['perl', '-e', ENTER_OWNER, String(init), ...enterBoth]
+    : enter;
 }
+
+/**
+ * Bubblewrap makes its namespaces in a user namespace that none of its processes is in, so that only a namespace it owns leads
+ * to it. `nsenter` of util-linux 2.41 has an option for that. Arguments: a process in the namespaces, and the command line.
+ */
+const ENTER_OWNER = `
+my $process = shift;
+open my $mounts, '<', "/proc/$process/ns/mnt" or die $!;
+my $NS_GET_USERNS = 0xb701;
+my $number = ioctl($mounts, $NS_GET_USERNS, 0) or die $!;
+open my $owner, '<&=', $number or die $!;
+my ($F_SETFD, $INHERITED) = (2, 0);
+fcntl $owner, $F_SETFD, $INHERITED or die $!;
+exec map { $_ eq '--user' && !$done++ ? "--user=/proc/self/fd/$number" : $_ } @ARGV;
+`;
 
 function readNamespace(pid: number | 'self', name: string): string {
   try {
@@ -231,7 +250,7 @@ function openPipes(
 ): ExecSession {
   const { stdin, stdout, pid = 0 } = program;
   const listOwn = () => listDescendants(pid);
-  const exited = text(code).then(async (said) => {
+  const exited = readLine(code).then(async (said) => {
     const isRead = (stream: Readable) => finished(stream, { writable: false }).catch(() => {});
     const drained = Promise.all([isRead(stdout), isRead(errors)]);
     // Ends the `cat` before the command, which waits for input.
@@ -239,7 +258,7 @@ function openPipes(
     await Promise.race([drained, delay(DRAIN_MS, undefined, { ref: false })]);
     stdout.destroy();
     errors.destroy();
-    return said === '' ? null : Number(said);
+    return said === undefined ? null : Number(said);
   });
   return {
     stdin,
@@ -254,6 +273,12 @@ function openPipes(
       }, GRACE_MS).unref();
     },
   };
+}
+
+/** The first line; undefined if there is none. The process that waits for the `cat` before the command keeps the stream open. */
+async function readLine(input: Readable): Promise<string | undefined> {
+  for await (const line of createInterface({ input })) return line;
+  return undefined;
 }
 
 function readText(file: string): string {
