@@ -61,6 +61,7 @@ import type { QueuePositions } from './jobs/queue/queue-position.ts';
 import { createQueuePositions } from './jobs/queue/queue-position.ts';
 import type { SecretBox } from './jobs/record/secret-box.ts';
 import { createSecretBox } from './jobs/record/secret-box.ts';
+import { isShellPath } from './jobs/shells/http.ts';
 import { openShells, type ShellOpening, type Shells } from './jobs/shells/run.ts';
 import { maintenanceTasks, startMaintenance } from './maintenance.ts';
 import {
@@ -86,6 +87,7 @@ import { watchDiskSpace } from './platform/storage/disk-space.ts';
 import { openStorage } from './platform/storage/open.ts';
 import type { Storage } from './platform/storage/storage.ts';
 import type { ConnectionLimits } from './platform/web/connections.ts';
+import { isHandshake, WebSockets } from './platform/web/websockets.ts';
 import type { Lfs } from './repositories/lfs/lfs.ts';
 import { openLfs } from './repositories/lfs/lfs.ts';
 import type { LargeFiles } from './repositories/lfs/store/store.ts';
@@ -236,6 +238,8 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     config.role === 'all'
       ? await openConfiguredRunner(process.services, { overrides, address: port.address }, cleanup)
       : null;
+  const shells = runner && openShells({ ...services, runner });
+  const webSockets = new WebSockets();
   const connector = createConnector({
     guard: services.webhooks.guard,
     lookup: overrides.lookup ?? resolveHost,
@@ -256,8 +260,14 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
       return null;
     },
     () => initializeCursor(services).then(() => null),
-    () => startAnswering(services, limits, port, serveAgents(services, runner)),
-    () => startShells(services, runner, ssh, port),
+    () =>
+      startAnswering(
+        { ...services, shells, webSockets },
+        limits,
+        port,
+        serveAgents(services, runner),
+      ),
+    () => startShells({ ...services, shells, webSockets }, ssh, port),
     () => takeOverFromDeadServers(services, process.session, unfinished),
     () => startTriggerLoop(services),
     () => startClock(services),
@@ -296,15 +306,23 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   };
 }
 
+/** `shells`: of the jobs of this process; null: it runs none. */
+type ShellServices = Services & { shells: Shells | null; webSockets: WebSockets };
+
 /** Answers requests, and makes the other servers send requests here. */
 async function startAnswering(
-  services: Services,
+  services: ShellServices,
   limits: RateLimits,
   port: Awaited<ReturnType<typeof takePort>>,
   agents: AgentRoutes,
 ): Promise<AsyncDisposable> {
   const { cluster, bus } = services;
-  port.setHandler(createHttpApp(services, limits, agents.handler));
+  const handler = createHttpApp(services, limits, agents.handler);
+  port.setHandler(handler);
+  port.onUpgrade(
+    (req) => isHandshake(req) && isShellPath(req.url),
+    (req, socket) => services.webSockets.serve(handler, req, socket),
+  );
   await cluster.members.join(internalUrl(services, port));
   return {
     async [Symbol.asyncDispose]() {
@@ -317,19 +335,19 @@ async function startAnswering(
 
 /** Serves SSH, and shells in the jobs of this process for the other servers. */
 async function startShells(
-  services: Services,
-  runner: Runner | null,
+  services: ShellServices,
   ssh: Ssh | null,
   port: Awaited<ReturnType<typeof takePort>>,
 ): Promise<AsyncDisposable> {
-  const shells = runner && openShells({ ...services, runner });
-  const served = await serveSsh({ ...services, shells }, ssh);
+  const { shells, webSockets } = services;
+  const served = await serveSsh(services, ssh);
   acceptTunnels(services, port, {
     repo: served.serveForwarded,
     ...(shells && { att: serveShells(shells) }),
   });
   return {
     async [Symbol.asyncDispose]() {
+      webSockets[Symbol.dispose]();
       await shells?.[Symbol.asyncDispose]();
       await served[Symbol.asyncDispose]();
     },

@@ -89,6 +89,25 @@ export async function openTunnel(
   return promise;
 }
 
+/** Relays bytes until both sockets are closed. @returns false if `other` closed without an end before `own` closed */
+export async function relaySockets(own: Duplex, other: Duplex): Promise<boolean> {
+  const { promise, resolve } = Promise.withResolvers<boolean>();
+  other.on('error', () => {});
+  own.once('close', () => {
+    resolve(true);
+    other.destroy();
+  });
+  const onOtherClose = () => {
+    resolve(other.readableEnded);
+    if (!other.readableEnded) own.destroy();
+  };
+  other.once('close', onOtherClose);
+  if (other.closed) onOtherClose();
+  if (own.destroyed) other.destroy();
+  own.pipe(other).pipe(own);
+  return promise;
+}
+
 /** Whether the request opens a tunnel and is signed by another server. */
 function isTunnelRequest(
   { cluster }: { cluster: Cluster },

@@ -36,6 +36,8 @@ const NAMES = new Map<number, Kind>(
 );
 const HEADER_BYTES = 5;
 const MAX_JSON_BYTES = 65_536;
+/** Clients send the first frame immediately after they connect. */
+const FIRST_FRAME_MS = 10_000;
 
 function isStream(kind: Kind): kind is StreamKind {
   return kind === 'data' || kind === 'stderr';
@@ -134,5 +136,41 @@ export class FrameReader {
     const text = Buffer.concat(this.#json).toString();
     this.#json = [];
     this.#handlers.json(this.#kind, text === '' ? null : JSON.parse(text));
+  }
+}
+
+/** Returns the first frame, or null if none arrives. Leaves the socket paused at the byte after the frame. */
+export async function readFirstFrame(
+  socket: Duplex,
+): Promise<{ kind: Kind; value: unknown } | null> {
+  const { promise, resolve } = Promise.withResolvers<{ kind: Kind; value: unknown } | null>();
+  const timer = setTimeout(() => resolve(null), FIRST_FRAME_MS);
+  socket.once('close', () => resolve(null));
+  let frame: { kind: Kind; value: unknown } | undefined;
+  const reader = new FrameReader({
+    bytes: () => resolve(null),
+    json: (kind, value) => {
+      frame ??= { kind, value };
+    },
+  });
+  const read = (chunk: Buffer) => {
+    try {
+      // Read byte by byte, to stop exactly at the end of this short frame.
+      for (let at = 0; at < chunk.length && !frame; at++) {
+        reader.push(chunk.subarray(at, at + 1));
+        if (!frame) continue;
+        socket.off('data', read).pause();
+        if (at + 1 < chunk.length) socket.unshift(chunk.subarray(at + 1));
+        resolve(frame);
+      }
+    } catch {
+      resolve(null);
+    }
+  };
+  socket.on('data', read);
+  try {
+    return await promise;
+  } finally {
+    clearTimeout(timer);
   }
 }

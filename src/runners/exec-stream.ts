@@ -13,6 +13,9 @@ import type { ExecSession } from './runner.ts';
 const LOST_EXIT = 255;
 /** Time for the other side to close the connection after the exit frame. */
 const LINGER_MS = 5_000;
+/** A window that is dragged changes its size often, and each change may start a process. */
+const RESIZE_MS = 50;
+const MAX_SIZE = 1_000;
 
 /** What passed through a session. */
 export type ExecTraffic = { exitCode: number | null; bytesIn: number; bytesOut: number };
@@ -27,6 +30,15 @@ export async function serveExec(session: ExecSession, connection: Duplex): Promi
   const { stdin, stdout, stderr } = session;
   const traffic: ExecTraffic = { exitCode: null, bytesIn: 0, bytesOut: 0 };
   stdin.on('error', () => {});
+  let size: Resize | undefined;
+  let resizing: NodeJS.Timeout | undefined;
+  const resizeSoon = (next: Resize) => {
+    size = next;
+    resizing ??= setTimeout(() => {
+      resizing = undefined;
+      if (size) session.resize(size);
+    }, RESIZE_MS);
+  };
   const reader = new FrameReader({
     bytes(_kind, piece) {
       traffic.bytesIn += piece.length;
@@ -37,7 +49,7 @@ export async function serveExec(session: ExecSession, connection: Duplex): Promi
     },
     json(kind, value) {
       if (kind === 'end' && stdin.writable) stdin.end();
-      if (kind === 'resize') session.resize(value as Resize);
+      if (kind === 'resize') resizeSoon(readSize(value));
     },
   });
   connection.on('data', (chunk: Buffer) => {
@@ -66,6 +78,7 @@ export async function serveExec(session: ExecSession, connection: Duplex): Promi
   ]);
   traffic.exitCode = await session.exited;
   connection.off('close', onClose);
+  clearTimeout(resizing);
   if (connection.destroyed) return traffic;
   connection.resume();
   connection.end(encodeJsonFrame('exit', { code: traffic.exitCode ?? LOST_EXIT }), () => {
@@ -73,4 +86,13 @@ export async function serveExec(session: ExecSession, connection: Duplex): Promi
     connection.once('close', () => clearTimeout(linger));
   });
   return traffic;
+}
+
+/** @throws Error */
+function readSize(value: unknown): Resize {
+  const { columns, rows } = (value ?? {}) as Partial<Resize>;
+  const isSize = (n: unknown): n is number =>
+    Number.isInteger(n) && Number(n) >= 1 && Number(n) <= MAX_SIZE;
+  if (!isSize(columns) || !isSize(rows)) throw new Error('The size of a terminal is not valid');
+  return { columns, rows };
 }

@@ -115,8 +115,13 @@ export async function takePort(
     limits?: Partial<ConnectionLimits>;
   },
 ): Promise<Port> {
-  let isUpgrade = (_req: IncomingMessage) => false;
-  const server = createHttpServer(headersFor, limits, (req) => isUpgrade(req));
+  const upgrades: { isOurs: (req: IncomingMessage) => boolean; serve: UpgradeHandler }[] = [];
+  const findUpgrade = (req: IncomingMessage) => upgrades.find(({ isOurs }) => isOurs(req));
+  const server = createHttpServer(headersFor, limits, (req) => findUpgrade(req) !== undefined);
+  server.on('upgrade', (req, socket, head) => {
+    if (head.length > 0) socket.unshift(head);
+    findUpgrade(req)?.serve(req, socket);
+  });
   let current = handler;
   server.on('request', (req, res) => current(req, res));
   const address = await listen(server, config, log);
@@ -127,11 +132,7 @@ export async function takePort(
       current = next;
     },
     onUpgrade(isOurs, serve) {
-      server.on('upgrade', (req, socket, head) => {
-        if (head.length > 0) socket.unshift(head);
-        serve(req, socket);
-      });
-      isUpgrade = isOurs;
+      upgrades.push({ isOurs, serve });
     },
     [Symbol.dispose]() {
       server.close();

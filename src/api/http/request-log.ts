@@ -2,6 +2,7 @@
 import { randomUUID } from 'node:crypto';
 import type { Request, RequestHandler, Response } from 'express';
 import type { Logger } from '../../base/log.ts';
+import { hasSwitchedProtocols } from '../../platform/web/websockets.ts';
 
 declare global {
   namespace Express {
@@ -37,7 +38,8 @@ export function requestLog(log: Logger): RequestHandler {
       if (!log.isLevelEnabled(level)) return;
       const responseTime = Math.round(performance.now() - startedAt);
       const fields = { ...requestFields(req), res: { statusCode: res.statusCode }, responseTime };
-      const message = res.writableFinished ? 'request completed' : 'request aborted';
+      const isWhole = res.writableFinished || hasSwitchedProtocols(res);
+      const message = isWhole ? 'request completed' : 'request aborted';
       log[level](err ? { ...fields, err } : fields, err ? 'request errored' : message);
     });
     next();

@@ -13,6 +13,8 @@ import { identify } from '../../identity/http/viewer.ts';
 import type { Deps as JobsDeps } from '../../jobs/http.ts';
 import { artifactsRouter, logsRouter, streamLogs } from '../../jobs/http.ts';
 import { createJoinRouter } from '../../jobs/machines/http.ts';
+import type { Deps as ShellsDeps } from '../../jobs/shells/http.ts';
+import { shellsRouter } from '../../jobs/shells/http.ts';
 import type { ContextServices } from '../../platform/schema/context.ts';
 import { wasAnsweredEarly } from '../../platform/web/connections.ts';
 import { shouldLog, toClientError, toErrorResponse } from '../../platform/web/error-response.ts';
@@ -45,6 +47,7 @@ type Deps = ContextServices &
   JobsDeps &
   LfsDeps &
   RepositoriesDeps &
+  ShellsDeps &
   SignInDeps &
   TokenIssuerDeps;
 
@@ -95,6 +98,7 @@ export function createHttpApp(services: Deps, limits: RateLimits, agents: Reques
   files.use(largeDownloadsRouter(services));
   // Before the dashboard, so that a browser that opens the address gets the picture or document instead of a page.
   files.use(badgeRouter(services, limits.countRequest));
+  files.use(shellsRouter(services, limits.countRequest));
   files.use(tokenIssuerRouter(services, limits.countRequest));
   const dashboard = createDashboard(services);
   if (dashboard) files.use(dashboard);

@@ -3,6 +3,7 @@ import { type Span, SpanStatusCode } from '@opentelemetry/api';
 import type { Request, RequestHandler } from 'express';
 import type { Metrics } from '../../platform/metrics/metrics.ts';
 import { serveInSpan } from '../../platform/tracing/spans.ts';
+import { hasSwitchedProtocols } from '../../platform/web/websockets.ts';
 
 declare global {
   namespace Express {
@@ -32,7 +33,9 @@ export const traceRequests: RequestHandler = (req, res, next) => {
 };
 
 function endSpan(span: Span, req: Request): void {
-  const { headersSent, statusCode, writableFinished } = req.res ?? {};
+  const { statusCode, writableFinished } = req.res ?? {};
+  const isSwitched = hasSwitchedProtocols({ statusCode: statusCode ?? 0 });
+  const headersSent = req.res?.headersSent || isSwitched;
   const route = routeOf(req);
   if (route) {
     span.updateName(`${req.method} ${route}`);
@@ -44,7 +47,7 @@ function endSpan(span: Span, req: Request): void {
     span.setAttribute('error.type', String(statusCode));
   }
   // The client disconnected, or the server broke off the response.
-  if (!writableFinished) span.addEvent('closed early');
+  if (!writableFinished && !isSwitched) span.addEvent('closed early');
   span.end();
 }
 
@@ -70,7 +73,7 @@ export function measureRequests(metrics: Metrics): RequestHandler {
       metrics.requestEnded({
         method: req.method,
         route: routeOf(req) ?? NO_ROUTE,
-        status: res.headersSent ? res.statusCode : null,
+        status: res.headersSent || hasSwitchedProtocols(res) ? res.statusCode : null,
         seconds: isStream ? null : (performance.now() - startedAt) / 1_000,
       });
     });

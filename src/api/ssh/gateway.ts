@@ -10,12 +10,10 @@ import { createServer, type Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { setTimeout as delay } from 'node:timers/promises';
 import { findSshKeyOwner } from '../../identity/authenticate.ts';
-import { encodeJsonFrame, FrameReader, type Kind } from '../../platform/frames.ts';
+import { encodeJsonFrame, readFirstFrame } from '../../platform/frames.ts';
 import type { ExecRequest, KeyLookup, KeyOwner } from './requests.ts';
 import { type Command, type Deps, type ForwardedCommand, serveCommand } from './session.ts';
 
-/** The front process sends the first frame immediately after it connects. */
-const FIRST_FRAME_MS = 10_000;
 /** Time that a stopping server gives running commands to end. */
 const DRAIN_MS = 10_000;
 
@@ -92,38 +90,4 @@ export async function openGateway(services: Deps, path: string): Promise<Gateway
       await closed;
     },
   };
-}
-
-/** Returns the first frame, or null if none arrives. Leaves the socket paused at the byte after the frame. */
-async function readFirstFrame(socket: Socket): Promise<{ kind: Kind; value: unknown } | null> {
-  const { promise, resolve } = Promise.withResolvers<{ kind: Kind; value: unknown } | null>();
-  const timer = setTimeout(() => resolve(null), FIRST_FRAME_MS);
-  socket.once('close', () => resolve(null));
-  let frame: { kind: Kind; value: unknown } | undefined;
-  const reader = new FrameReader({
-    bytes: () => resolve(null),
-    json: (kind, value) => {
-      frame ??= { kind, value };
-    },
-  });
-  const read = (chunk: Buffer) => {
-    try {
-      // Read byte by byte, to stop exactly at the end of this short frame.
-      for (let at = 0; at < chunk.length && !frame; at++) {
-        reader.push(chunk.subarray(at, at + 1));
-        if (!frame) continue;
-        socket.off('data', read).pause();
-        if (at + 1 < chunk.length) socket.unshift(chunk.subarray(at + 1));
-        resolve(frame);
-      }
-    } catch {
-      resolve(null);
-    }
-  };
-  socket.on('data', read);
-  try {
-    return await promise;
-  } finally {
-    clearTimeout(timer);
-  }
 }

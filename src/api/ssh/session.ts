@@ -9,18 +9,18 @@ import type { Config } from '../../base/config/config.ts';
 import { busy, invalid } from '../../base/errors.ts';
 import type { Urls } from '../../base/urls.ts';
 import { logOwnerUnavailable, runAtOwner } from '../../cluster/cluster.ts';
-import { openTunnel } from '../../cluster/tunnels.ts';
+import { openTunnel, relaySockets } from '../../cluster/tunnels.ts';
 import { GitError } from '../../git/processes/run.ts';
 import type { GitRun, GitService } from '../../git/transport/git-services.ts';
 import { RequestLimit, RequestTooLong } from '../../git/transport/requests.ts';
 import { uploadPack } from '../../git/transport/transport.ts';
-import { copyActor } from '../../identity/audit.ts';
 import { readAccountByCredentialId } from '../../identity/authenticate.ts';
 import type { LastUsedRecorder } from '../../identity/last-used.ts';
 import type { Account } from '../../identity/permissions.ts';
 import type { Rechecks } from '../../identity/rechecks.ts';
 import { authorizeShell } from '../../jobs/shells/access.ts';
-import type { ShellOpening, Shells } from '../../jobs/shells/run.ts';
+import { openShell } from '../../jobs/shells/open.ts';
+import type { Shells } from '../../jobs/shells/run.ts';
 import type { Db } from '../../platform/database/client.ts';
 import { GIT_TRANSFERS, withTransferSlot } from '../../platform/limits/fair-semaphore.ts';
 import type { GitExit } from '../../platform/processes/git-started.ts';
@@ -119,7 +119,7 @@ async function dispatchCommand(
     ...(await readAccountByCredentialId(services, credential)),
     from: { address, requestId },
   };
-  if (opening.shell) return openShell(services, viewer, opening, socket);
+  if (opening.shell) return serveShell(services, viewer, opening, socket);
   const parsed = parseCommand(command);
   if (parsed.kind === 'greeting') return refuse(execSession(), formatGreeting(viewer));
   if (parsed.kind === 'refused') return refuse(execSession(), `loam: ${parsed.why}\n`);
@@ -148,8 +148,8 @@ async function dispatchCommand(
   });
 }
 
-/** Opens a shell, or runs a command, in a job of this server or of another one. */
-async function openShell(
+/** Opens a shell, or runs a command, in a job. */
+async function serveShell(
   services: Deps,
   viewer: Account,
   { command, shell }: ExecRequest,
@@ -158,22 +158,10 @@ async function openShell(
   const { namespace = '', name = '', subsystem, env = {}, terminal = null } = shell ?? {};
   if (subsystem !== undefined && subsystem !== 'sftp')
     throw invalid(null, `The subsystem ${subsystem} is not supported; sftp is`);
-  const { attemptId, workerId, rule } = await authorizeShell(services, viewer, { namespace, name });
-  using right = services.rechecks.watch(viewer, rule);
+  const target = await authorizeShell(services, viewer, { namespace, name });
   const spec = { command: subsystem ? SFTP_SERVER : command, env, terminal };
-  const opened: ShellOpening = { attemptId, spec, by: copyActor(viewer) };
-  right.refused.addEventListener('abort', () => socket.destroy());
-  const { members } = services.cluster;
-  // Awaited, because `right` ends with this function.
-  if (workerId === members.id && services.shells) return await services.shells.run(opened, socket);
-  const member = members.find(workerId);
-  if (!member) throw busy('The server that has the job does not answer');
-  const closed = new AbortController();
-  socket.once('close', () => closed.abort());
-  const about = { target: attemptId, head: opened, signal: closed.signal };
-  const isWhole = await relaySockets(socket, await openTunnel(services, member, about));
-  if (!isWhole)
-    services.log.info({ attempt: attemptId, server: workerId }, 'a tunnel of a shell closed early');
+  const cutOff = () => socket.destroy();
+  await openShell(services, { viewer, target, spec, connection: socket, cutOff });
 }
 
 /** The program of OpenSSH, where distributions have it. */
@@ -270,23 +258,4 @@ async function answerLfsAuthenticate(
   };
   session.output.write(`${JSON.stringify(answer)}\n`);
   session.exit(0);
-}
-
-/** Relays bytes until both sockets are closed. @returns false if `other` closed without an end before `own` closed */
-async function relaySockets(own: Duplex, other: Duplex): Promise<boolean> {
-  const { promise, resolve } = Promise.withResolvers<boolean>();
-  other.on('error', () => {});
-  own.once('close', () => {
-    resolve(true);
-    other.destroy();
-  });
-  const onOtherClose = () => {
-    resolve(other.readableEnded);
-    if (!other.readableEnded) own.destroy();
-  };
-  other.once('close', onOtherClose);
-  if (other.closed) onOtherClose();
-  if (own.destroyed) other.destroy();
-  own.pipe(other).pipe(own);
-  return promise;
 }

@@ -9,12 +9,14 @@ import { forbidden, invalid } from '../../base/errors.ts';
 import type { Urls } from '../../base/urls.ts';
 import { wantsPage } from '../../platform/web/page.ts';
 import { readBodyBytes } from '../../platform/web/request-body.ts';
+import { isHandshake } from '../../platform/web/websockets.ts';
 
 /**
  * Paths that accept the cookie, in addition to the pages of the dashboard. Badges do, because the dashboard shows them in
  * READMEs.
  */
-const PATHS = /^\/(?:graphql|artifacts|login|logout)(?:\/|$)|^\/[^/]+\/[^/]+\/-\/badge\.svg$/;
+const PATHS =
+  /^\/(?:graphql|artifacts|login|logout|-\/shells)(?:\/|$)|^\/[^/]+\/[^/]+\/-\/badge\.svg$/;
 const SECRET = /^[0-9A-Za-z]{40}$/;
 
 /** The prefix `__Host-` protects the cookie against other hosts and paths; browsers allow it only over https. */
@@ -84,6 +86,8 @@ export function takeAuthorizationCookie(
 }
 
 function isTrusted(req: Request, urls: Pick<Urls, 'base'>): boolean {
+  // CORS does not keep pages of other sites from opening WebSockets, with the cookie. Browsers always name the page's origin.
+  if (isHandshake(req)) return hasOwnOrigin(req, urls);
   if (isSameOrigin(req, urls)) return true;
   // Navigation from a bookmark, a mail or a link of another site is accepted. GraphQL queries are not navigation.
   const reads = req.method === 'GET' || req.method === 'HEAD';
@@ -103,10 +107,14 @@ function isNavigation(req: Request): boolean {
 function isSameOrigin(req: Request, { base }: Pick<Urls, 'base'>): boolean {
   const site = req.get('sec-fetch-site');
   if (site !== undefined) return site === 'same-origin';
-  const { origin, host } = req.headers;
   // A GET over plain HTTP has neither header, so the dashboard sends its own. CORS (`cors.ts`) denies it to other
   // sites.
-  if (origin === undefined) return req.headers['loam-page'] !== undefined;
+  if (req.headers.origin === undefined) return req.headers['loam-page'] !== undefined;
+  return hasOwnOrigin(req, { base });
+}
+
+function hasOwnOrigin(req: Request, { base }: Pick<Urls, 'base'>): boolean {
+  const { origin, host } = req.headers;
   return origin === new URL(base).origin || origin === `${req.protocol}://${host}`;
 }
 

@@ -15,7 +15,7 @@ import { demandValues } from '../../repositories/secrets/secrets.ts';
 import { demandCredentials, readJobCredentials } from '../record/job-credentials.ts';
 import { getJob, type JobKey } from '../requests/jobs.ts';
 
-type Deps = { db: Db; pool: pg.Pool; config: Pick<Config, 'jobShell'> };
+export type Deps = { db: Db; pool: pg.Pool; config: Pick<Config, 'jobShell'> };
 
 export type ShellTarget = {
   jobId: string;

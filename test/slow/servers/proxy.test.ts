@@ -16,6 +16,7 @@ import { Workspace } from '../../support/git.ts';
 import { Client, startApp } from '../../support/harness.ts';
 import { type Need, needs } from '../../support/needs.ts';
 import { freePort } from '../../support/ports.ts';
+import { shellSocket } from '../../support/shell-socket.ts';
 
 const PAGE = readFileSync(join(import.meta.dirname, '../../../docs/proxy.md'), 'utf8');
 
@@ -78,7 +79,7 @@ test.for(Object.keys(PROXIES) as (keyof typeof PROXIES)[])('Loam behind %s', asy
   const limits = { ...PLAN_LIMITS, free: { ...PLAN_LIMITS.free, perMinute: 3 } };
   const app = cleanup.use(
     await startApp({
-      config: { baseUrl: base, trustedProxies: ['127.0.0.1'], rateLimits: limits },
+      config: { baseUrl: base, trustedProxies: ['127.0.0.1'], rateLimits: limits, jobShell: 'on' },
     }),
   );
   const { port: target } = app.app.server.address() as AddressInfo;
@@ -128,6 +129,11 @@ test.for(Object.keys(PROXIES) as (keyof typeof PROXIES)[])('Loam behind %s', asy
   for await (const chunk of stream) {
     seen += chunk;
     if (!seen.includes('"first"') || seen.includes('cancelled')) continue;
+    using shell = await shellSocket(new Client(base, authorization), 'admin/slow', {}, ca);
+    shell.exec({ command: 'true' });
+    await shell.closed;
+    // The runner of this test has none.
+    expect(shell.stderr).toBe('loam: Jobs of this server have no shell.\n');
     const cancelled = await direct.post('/auth/v1/seed/admin/jobs/slow/cancel');
     expect(cancelled.status).toBe(200);
   }

@@ -6,6 +6,7 @@ import { Workspace } from '../../support/git.ts';
 import type { Client } from '../../support/harness.ts';
 import { needs } from '../../support/needs.ts';
 import { startServers } from '../../support/servers.ts';
+import { shellSocket } from '../../support/shell-socket.ts';
 import { sshUser } from '../../support/ssh-client.ts';
 import { cancel, submit, until } from '../../support/submit.ts';
 
@@ -44,4 +45,31 @@ test('a shell leads to the worker of the job, and ends with the job', async (ctx
   });
   await cancel(client, 'admin', 'far');
   expect((await held).code).not.toBe(0);
+});
+
+test('a shell over a WebSocket leads to the worker of the job', async () => {
+  await using servers = await startServers(1, { config: { role: 'serve', jobShell: 'on' } });
+  const [client] = servers.clients as [Client];
+  const [server] = servers.apps as [App];
+  const worker = await servers.work('worker', { config: { runner: 'process' } });
+  const { members } = server.services.cluster;
+  const workerId = worker.services.cluster.members.id;
+  await eventually(() => expect(members.find(workerId)).toBeDefined());
+  await client.post('/auth/v1/repository/admin', { name: 'code', auto_init: true });
+  const command = 'sleep 600 & wait';
+  await submit(client, { namespace: 'admin', repo: 'admin/code', name: 'far', command });
+  await until(client, 'admin', 'far', 'RUNNING');
+  const text = 'line\n'.repeat(100_000);
+  await eventually(async () => {
+    using shell = await shellSocket(client, 'admin/far');
+    shell.exec({ command: 'cat; echo bad >&2; exit 3' }).data(text).end();
+    await shell.closed;
+    expect([shell.code, `${shell.stdout}`, shell.stderr]).toEqual([3, text, 'bad\n']);
+  });
+  using shell = await shellSocket(client, 'admin/far');
+  shell.exec({ terminal: { columns: 77, rows: 33 } }).data('stty size\n');
+  await eventually(() => expect(`${shell.stdout}`).toMatch(/33 77/));
+  await worker[Symbol.asyncDispose]();
+  await shell.closed;
+  expect(shell.code).not.toBe(0);
 });

@@ -1,0 +1,112 @@
+/**
+ * Shells in running jobs over WebSockets, for `loam shell` and the dashboard. The messages of both directions together are a
+ * stream of frames (`platform/frames.ts`): `exec` with the command first, then as on all such connections.
+ */
+import { type Request, type RequestHandler, type Response, Router } from 'express';
+import { z } from 'zod';
+import { AppError, invalid } from '../../base/errors.ts';
+import { type Account, demandAccount } from '../../identity/permissions.ts';
+import { encodeJsonFrame, readFirstFrame, writeFrame } from '../../platform/frames.ts';
+import { shouldLog, toClientError } from '../../platform/web/error-response.ts';
+import { refuseOtherMethods } from '../../platform/web/methods.ts';
+import type { AcceptedWebSocket, WebSockets } from '../../platform/web/websockets.ts';
+import type { ExecSpec } from '../../runners/runner.ts';
+import { type Deps as AccessDeps, authorizeShell, type ShellTarget } from './access.ts';
+import { type Deps as OpenDeps, openShell } from './open.ts';
+
+export type Deps = AccessDeps & OpenDeps & { webSockets: WebSockets };
+
+const PATH = '/-/shells/';
+/** Of one user, on this server. */
+const MAX_SHELLS_OF_USER = 100;
+const REFUSED_EXIT = 1;
+/** Code for applications (RFC 6455 section 7.4.2): the right was withdrawn. */
+const ACCESS_LOST = 4403;
+
+/** Variables that clients may set in a job: those that SSH accepts (`api/ssh/front/connection.ts`), and TERM. */
+const variable = z
+  .string()
+  .regex(/^(LANG|LC_\w{1,30}|COLORTERM|NO_COLOR|TERM)$/, 'this variable cannot be set');
+const text = (length: number) =>
+  z
+    .string()
+    .max(length)
+    .regex(/^[^\0]*$/, 'contains NUL');
+const length = z.int().min(1).max(1_000);
+const execSpec = z.strictObject({
+  command: text(60_000).min(1).nullable(),
+  env: z
+    .record(variable, text(200))
+    .refine((env) => Object.keys(env).length <= 32, 'more than 32 variables'),
+  terminal: z.strictObject({ columns: length, rows: length }).nullable(),
+});
+
+/** Whether the path is of a shell. */
+export function isShellPath(url = ''): boolean {
+  return url.startsWith(PATH);
+}
+
+export function shellsRouter(services: Deps, countRequest: RequestHandler): Router {
+  const router = Router({ caseSensitive: true, strict: true });
+  const shells = new Map<string, number>();
+  /** Counts a shell of the user until its end. @throws AppError 429 */
+  const count = ({ userId }: Account): Disposable => {
+    const open = shells.get(userId) ?? 0;
+    if (open >= MAX_SHELLS_OF_USER)
+      throw new AppError('rate_limit_exceeded', `You have ${open} shells open; close some`, {
+        retryAfter: 5,
+      });
+    shells.set(userId, open + 1);
+    return {
+      [Symbol.dispose]() {
+        const left = (shells.get(userId) ?? 1) - 1;
+        if (left > 0) shells.set(userId, left);
+        else shells.delete(userId);
+      },
+    };
+  };
+  const serve = async (req: Request<{ namespace: string; name: string }>, res: Response) => {
+    const viewer = demandAccount(req.viewer);
+    const target = await authorizeShell(services, viewer, req.params);
+    using _ = count(viewer);
+    await serveShell(services, viewer, target, services.webSockets.accept(req, res), req.id);
+  };
+  router
+    .route(`${PATH}:namespace/:name`)
+    .get(countRequest, serve as unknown as RequestHandler)
+    .all(refuseOtherMethods(['GET']));
+  return router;
+}
+
+/** Never rejects: the response has ended with the handshake. */
+async function serveShell(
+  services: Deps,
+  viewer: Account,
+  target: ShellTarget,
+  { stream, close }: AcceptedWebSocket,
+  requestId: string,
+): Promise<void> {
+  try {
+    const spec = await readSpec(stream);
+    const cutOff = (reason: AppError) => close(ACCESS_LOST, reason.message);
+    await openShell(services, { viewer, target, spec, connection: stream, cutOff });
+  } catch (error) {
+    if (shouldLog(error))
+      services.log.error({ err: error, req: { id: requestId } }, 'a shell failed');
+    if (stream.destroyed) return;
+    stream.resume();
+    const message = `loam: ${toClientError(error).message}\n`;
+    writeFrame(stream, 'stderr', Buffer.from(message));
+    stream.end(encodeJsonFrame('exit', { code: REFUSED_EXIT }));
+  }
+}
+
+/** @throws AppError 400 */
+async function readSpec(stream: AcceptedWebSocket['stream']): Promise<ExecSpec> {
+  const first = await readFirstFrame(stream);
+  if (first?.kind !== 'exec') throw invalid(null, 'The first frame must be of the kind exec');
+  const { data, error } = execSpec.safeParse(first.value);
+  if (data) return data;
+  const [issue] = error.issues;
+  throw invalid(issue?.path.join('.') || null, issue?.message ?? 'is not valid');
+}

@@ -1,0 +1,104 @@
+/** A client of shells over WebSockets, which sends what it is told to. */
+import type { IncomingMessage } from 'node:http';
+import { text } from 'node:stream/consumers';
+import { WebSocket } from 'ws';
+import { encodeFrame, encodeJsonFrame, FrameReader } from '../../src/platform/frames.ts';
+import type { Client } from './harness.ts';
+
+export type Refusal = {
+  status: number;
+  headers: IncomingMessage['headers'];
+  body: { error: { code: string; message: string } };
+};
+
+export class ShellSocket implements Disposable {
+  readonly socket: WebSocket;
+  stdout = Buffer.alloc(0);
+  stderr = '';
+  code: number | undefined;
+  /** The code and the reason of the close frame. */
+  readonly closed: Promise<{ code: number; reason: string }>;
+
+  constructor(socket: WebSocket) {
+    this.socket = socket;
+    const reader = new FrameReader({
+      bytes: (kind, piece) => {
+        if (kind === 'data') this.stdout = Buffer.concat([this.stdout, piece]);
+        else this.stderr += piece;
+      },
+      json: (kind, value) => {
+        if (kind === 'exit') this.code = (value as { code: number }).code;
+      },
+    });
+    socket.on('error', () => {});
+    socket.on('message', (data: Buffer) => reader.push(data));
+    this.closed = new Promise((resolve) =>
+      socket.once('close', (code, reason) => resolve({ code, reason: String(reason) })),
+    );
+  }
+
+  exec(spec: object): this {
+    return this.send(encodeJsonFrame('exec', { command: null, env: {}, terminal: null, ...spec }));
+  }
+
+  data(bytes: string | Uint8Array): this {
+    for (const part of encodeFrame('data', Buffer.from(bytes))) this.socket.send(part);
+    return this;
+  }
+
+  end(): this {
+    return this.send(Buffer.concat(encodeFrame('end', Buffer.alloc(0))));
+  }
+
+  resize(size: unknown): this {
+    return this.send(encodeJsonFrame('resize', size));
+  }
+
+  send(bytes: Uint8Array | string): this {
+    this.socket.send(bytes);
+    return this;
+  }
+
+  [Symbol.dispose](): void {
+    this.socket.terminate();
+  }
+}
+
+/** @param job `namespace/name` @returns the response when the handshake is refused */
+export function openShellSocket(
+  { base, authorization }: Client,
+  job: string,
+  headers: Record<string, string> = {},
+  ca?: Buffer,
+): Promise<ShellSocket | Refusal> {
+  const socket = new WebSocket(`${base.replace('http', 'ws')}/-/shells/${job}`, {
+    headers: { ...(authorization && { authorization }), ...headers },
+    ...(ca && { ca }),
+  });
+  return new Promise((resolve, reject) => {
+    socket.once('open', () => resolve(new ShellSocket(socket)));
+    socket.once('error', reject);
+    socket.once('unexpected-response', (_req, res) => {
+      const refuse = async () => {
+        const body = JSON.parse(await text(res));
+        return { status: res.statusCode ?? 0, headers: res.headers, body };
+      };
+      refuse().then(resolve, reject);
+    });
+  });
+}
+
+/** As `openShellSocket`, which must succeed. */
+export async function shellSocket(...about: Parameters<typeof openShellSocket>) {
+  const opened = await openShellSocket(...about);
+  if (opened instanceof ShellSocket) return opened;
+  throw new Error(`refused with ${opened.status}: ${opened.body.error.message}`);
+}
+
+/** As `openShellSocket`, which must be refused. */
+export async function refusedShell(...about: Parameters<typeof openShellSocket>): Promise<Refusal> {
+  const opened = await openShellSocket(...about);
+  if (!(opened instanceof ShellSocket)) return opened;
+  opened[Symbol.dispose]();
+  throw new Error('the handshake was not refused');
+}
