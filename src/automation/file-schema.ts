@@ -239,6 +239,14 @@ const job = z
       .min(1)
       .optional()
       .describe('The job is ended when its GPUs were idle for this time.'),
+    hold_minutes: z
+      .int()
+      .min(0)
+      .max(1_440)
+      .optional()
+      .describe(
+        'The sandbox stays this long when the last attempt fails, to look into it. Default: 0.',
+      ),
     permissions: z
       .strictObject({ repo: access.optional(), jobs: access.optional() })
       .optional()

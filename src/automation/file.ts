@@ -396,6 +396,7 @@ export function toRequest({ job, defaults, branch, combination }: RequestSource)
     idTokens: job.id_tokens,
     maxCost: job.max_cost,
     idleTimeoutMinutes: job.idle_timeout_minutes,
+    holdOnFailureMinutes: job.hold_minutes,
     concurrency: job.concurrency && {
       group: expandBranch(job.concurrency.group, branch),
       onConflict: job.concurrency.on_conflict,

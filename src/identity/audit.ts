@@ -61,6 +61,7 @@ export const AUDIT_ACTIONS = {
   'job.create': 'A job was created.',
   'job.rerun': 'A job was created with the settings of another job.',
   'job.cancel': 'A job was cancelled.',
+  'job.release': 'The held sandbox of a failed job was released.',
   'job.delete': 'The record of a job was deleted.',
   'job.keep': 'A job got or lost the label that exempts it from retention.',
   'retention.set': 'The retention of jobs, logs and artifacts of a namespace was changed.',

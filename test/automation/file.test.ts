@@ -34,6 +34,7 @@ jobs:
     concurrency: { group: "train-\${branch}", on_conflict: queue }
     max_cost: "5.00"
     idle_timeout_minutes: 15
+    hold_minutes: 30
 `;
 
 function valid(text: string) {
@@ -63,6 +64,7 @@ test('a file is read, with defaults and combinations', () => {
   expect(third?.combination).toEqual({ seed: '1', lr: '0.01' });
   expect(third?.needs).toEqual([{ job: 0, when: 'succeeded' }]);
   expect(third?.maxParallel).toBe(2);
+  expect(third?.settings.holdOnFailureMinutes).toBe(30);
   // The name of a branch is data: it is in no command.
   expect(jobs.map(({ settings }) => settings.command).join()).not.toContain('curl');
   expect(third?.settings.concurrency).toEqual({

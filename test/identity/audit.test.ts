@@ -74,6 +74,7 @@ const ACTION_OF: Record<string, AuditAction> = {
   createJob: 'job.create',
   rerunJob: 'job.rerun',
   cancelJob: 'job.cancel',
+  releaseJob: 'job.release',
   deleteJob: 'job.delete',
   cancelJobs: 'job.cancel',
   rerunJobs: 'job.rerun',
@@ -159,6 +160,14 @@ describe('every mutation leaves one entry, and a refused mutation leaves none', 
         `update jobs set status = 'queued', available_at = now() + interval '1 h',
         completed_at = null where name = any($1)`,
         [input.names ?? [input.name]],
+      );
+    }
+    if (name === 'releaseJob') {
+      const { input } = args as { input: { name: string } };
+      await app.pool.query(
+        `update jobs set status = 'running', completed_at = null, hold_on_failure_minutes = 30, held_exit_code = 1,
+        held_at = now(), held_until = now() + interval '30 min' where name = $1`,
+        [input.name],
       );
     }
     const { body, entries: all } = await call(admin, queryOf('mutation', field, args), args);

@@ -18,6 +18,7 @@ import type { Storage } from '../../platform/storage/storage.ts';
 import type { LargeFiles } from '../../repositories/lfs/store/store.ts';
 import type { Runner } from '../../runners/runner.ts';
 import { IS_KEPT } from '../artifacts/kept.ts';
+import { IS_RELEASED } from '../record/failure-hold.ts';
 import type { SecretBox } from '../record/secret-box.ts';
 import type { CheckOutJob } from './checkouts.ts';
 
@@ -88,6 +89,11 @@ const attemptColumns = {
       costPerHour: true,
       runtimeSeconds: true,
       idleTimeoutMinutes: true,
+      holdOnFailureMinutes: true,
+      heldAt: true,
+      heldUntil: true,
+      retries: true,
+      retryCount: true,
       gpu: true,
       gpuCount: true,
       cpu: true,
@@ -157,11 +163,12 @@ export async function findWorkerOf(
 
 /**
  * Whether an attempt still holds its job, and if not, why.
+ * - `released`: it holds the job, whose failed sandbox a user has released (`record/failure-hold.ts`).
  * - `deleted`: the job was deleted, and its artifacts are kept.
  * - `discarded`: the job was deleted, and has no artifacts to keep.
  * - `lost`: the attempt was declared lost, and another attempt of the job may run.
  */
-export type Hold = 'held' | 'cancelled' | 'deleted' | 'discarded' | 'lost';
+export type Hold = 'held' | 'released' | 'cancelled' | 'deleted' | 'discarded' | 'lost';
 
 export async function readHold(
   { pool }: Pick<Deps, 'pool'>,
@@ -171,6 +178,7 @@ export async function readHold(
     name: 'loam-hold',
     text: `
       select case
+        when j.attempt_id = $2 and ${IS_RELEASED} then 'released'
         when j.attempt_id = $2 then 'held'
         when j.status = 'cancelled' then 'cancelled'
         when j.id is not null then 'lost'

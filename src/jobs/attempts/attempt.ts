@@ -19,11 +19,20 @@ import { sampleUsageUntilAborted } from '../costs/usage-sampling.ts';
 import { createAttemptLogWriter } from '../logs/cap.ts';
 import { createMask } from '../logs/mask.ts';
 import type { ClaimedAttempt } from '../queue/claim.ts';
+import {
+  describeHold,
+  holdLine,
+  isHeldOnFailure,
+  isReleased,
+  parseHoldMark,
+  plannedEnd,
+} from '../record/failure-hold.ts';
 import type { LogLine } from '../record/journal-pages.ts';
 import type { Secrets } from '../record/secret-box.ts';
 import { commitMove, PHASES, statusTopic, toProgress } from '../record/state.ts';
 import { type Attempt, type Deps, type Hold, readAttempt, readHold } from './attempt-row.ts';
 import {
+  applyHold,
   type CollectedArtifacts,
   collectArtifacts,
   finishAttempt,
@@ -103,7 +112,8 @@ class SupervisedAttempt implements AsyncDisposable {
     if (!attempt) return true;
     const { job, number } = attempt;
     const isCancelled = job.status === 'cancelled';
-    this.#update(job.attemptId === attemptId ? 'held' : isCancelled ? 'cancelled' : 'lost');
+    const hold = isReleased(job) ? 'released' : 'held';
+    this.#update(job.attemptId === attemptId ? hold : isCancelled ? 'cancelled' : 'lost');
     const attributes = {
       'loam.job.id': job.id,
       'loam.attempt.id': attemptId,
@@ -112,8 +122,9 @@ class SupervisedAttempt implements AsyncDisposable {
       'loam.job.region': job.region,
     };
     return await inTrace('job attempt', attributes, async (span) => {
-      const outcome = await this.#runProcess(attempt);
-      if (!outcome || this.#stopping.aborted) return false;
+      const ended = await this.#runProcess(attempt);
+      if (!ended || this.#stopping.aborted) return false;
+      const outcome = await applyHold(this.#deps, attempt, ended);
       const collected = this.#handle
         ? await inSpan('collect', {}, () => this.#collect(attempt, outcome))
         : {};
@@ -259,7 +270,7 @@ class SupervisedAttempt implements AsyncDisposable {
 
   /**
    * Watches whether the attempt still holds its job. When the job is cancelled, or deleted with its artifacts kept, its process
-   * gets SIGTERM; when the attempt was taken for lost or the job was discarded, SIGKILL. A check is retried if it fails because
+   * gets SIGTERM, and so does a held job that is released; when the attempt was taken for lost or the job was discarded, SIGKILL. A check is retried if it fails because
    * the database is unavailable or the signal could not be sent.
    */
   async #watchJob(): Promise<void> {
@@ -277,6 +288,10 @@ class SupervisedAttempt implements AsyncDisposable {
 
   #update(hold: Hold): void {
     if (hold === 'held') return;
+    if (hold === 'released') {
+      this.#signalToSend ??= 'TERM';
+      return;
+    }
     // A job that was cancelled and then deleted keeps the rest of its grace period to write its artifacts.
     const isGraceful = hold === 'cancelled' || hold === 'deleted';
     // An earlier check may settle after a later one.
@@ -341,6 +356,20 @@ async function markExited({ pool }: Deps, { id, job }: Attempt, outcome: Outcome
   });
 }
 
+/** Records that the command has failed and that its sandbox is held. */
+async function markHeld(
+  { pool }: Deps,
+  { id, job }: Attempt,
+  { exitCode, at }: { exitCode: number; at: Date },
+): Promise<void> {
+  const heldUntil = plannedEnd(at, job.holdOnFailureMinutes);
+  await commitMove(pool, job.id, (locked) => {
+    if (locked.attemptId !== id || locked.status !== 'running' || locked.heldAt) return null;
+    const phase = describeHold(exitCode, heldUntil, job);
+    return { to: 'running', phase, set: { heldAt: at, heldUntil, heldExitCode: exitCode } };
+  });
+}
+
 /** Masks the secrets of the job, and the tokens that prove its identity. */
 function createAttemptMask(
   { jobTokens }: Deps,
@@ -363,10 +392,21 @@ async function copyLog(
   const mask = createAttemptMask(deps, attempt, secrets);
   const from = attempt.logCursor as LogCursor | null;
   const writer = createAttemptLogWriter(deps, { job: attempt.job, attemptId: attempt.id, from });
+  let isHeld = attempt.job.heldAt !== null;
   for await (const { lines, cursor } of deps.runner.logs(handle, from, stopping)) {
     const shown: LogLine[] = [];
     let progress: string | undefined;
     for (const { message, stream, timestamp } of lines) {
+      const heldCode = isHeldOnFailure(attempt.job) ? parseHoldMark(message) : null;
+      if (heldCode !== null) {
+        isHeld = true;
+        await running;
+        // Before the line is stored, so that a restart between the two reads the mark again.
+        await markHeld(deps, attempt, { exitCode: heldCode, at: timestamp });
+        const { holdOnFailureMinutes } = attempt.job;
+        shown.push({ timestamp, message: holdLine(heldCode, holdOnFailureMinutes, attempt.job) });
+        continue;
+      }
       // PostgreSQL's text type cannot store NUL.
       const text = mask(message.replaceAll('\0', '\uFFFD'));
       const printed = stream === 'stdout' ? PROGRESS.exec(text)?.[1] : undefined;
@@ -377,6 +417,8 @@ async function copyLog(
     // Storing lines needs disk space. Until there is enough, the runner keeps the log.
     await deps.space.untilFree(stopping);
     // False if the job was deleted, or another worker stores this log.
+    // The text of a held job stays.
+    if (isHeld) progress = undefined;
     if (!(await writer.append({ lines: shown, to: cursor, progress }))) return;
     deps.metrics.logLinesStored(shown.length);
   }

@@ -29,6 +29,7 @@ import { recordLateArtifacts } from '../artifacts/kept.ts';
 import { removeArtifacts, removeOtherArtifacts, storeArtifacts } from '../artifacts/store.ts';
 import { appendLines } from '../logs/append.ts';
 import { compactEndedLog } from '../logs/compaction.ts';
+import { isHeldOnFailure } from '../record/failure-hold.ts';
 import { describeMaxCost } from '../record/limits.ts';
 import { runSpanUntil, secondsBetween } from '../record/runtime.ts';
 import {
@@ -264,7 +265,7 @@ function decideMove(
   if (succeeded) return { to: 'succeeded', phase: PHASES.succeeded, ran, set };
   if (job.retryCount >= job.retries) {
     const how = outcome.outOfMemory ? ': out of memory' : '';
-    return { to: 'failed', phase: `failed with exit code ${exitCode}${how}`, ran, set };
+    return { ...moveToFailed(exitCode, how), ran, set };
   }
   const delayS = Math.min(MAX_RETRY_DELAY_S, 2 ** job.retryCount);
   const retryCount = job.retryCount + 1;
@@ -274,6 +275,28 @@ function decideMove(
     ran,
     set: { ...set, exitCode: null, retryCount, availableAt: new Date(Date.now() + delayS * 1000) },
   };
+}
+
+function moveToFailed(exitCode: number, how = ''): Move {
+  return { to: 'failed', phase: `failed with exit code ${exitCode}${how}`, set: { exitCode } };
+}
+
+/**
+ * Replaces the outcome of a held attempt: however the hold ended, the job has failed with the exit code of its command
+ * (`record/failure-hold.ts`).
+ */
+export async function applyHold(
+  { db }: Pick<Deps, 'db'>,
+  { job }: Attempt,
+  outcome: Outcome,
+): Promise<Outcome> {
+  if (!isHeldOnFailure(job) || outcome.kind !== 'exited') return outcome;
+  const row = await db.job.findUnique({ where: { id: job.id }, select: { heldExitCode: true } });
+  if (row?.heldExitCode == null) return outcome;
+  const limit = describeMaxCost(job) === null ? 'timeout' : 'maximum cost';
+  const note = outcome.timedOut ? `The hold ended at the ${limit} of the job.` : outcome.note;
+  const held = { ...outcome, exitCode: row.heldExitCode, timedOut: false };
+  return note === undefined ? held : { ...held, note };
 }
 
 function capitalize(text: string): string {
@@ -355,6 +378,8 @@ export function endLostAttempt(
     await tx.$executeRaw`set local lock_timeout = '2s'`;
     await moveJob(tx, jobId, (job) => {
       if (job.attemptId !== attemptId) return null;
+      // The command has failed, and must not run again because its held sandbox was lost.
+      if (job.heldExitCode !== null) return moveToFailed(job.heldExitCode);
       const lossCount = job.lossCount + (isMove ? 0 : 1);
       const set = { lossCount };
       const queued = `waiting for capacity: ${reason ?? 'the machine was lost'}`;

@@ -15,6 +15,7 @@ import {
 import { CannotExtract, extractArtifacts, InputFolder } from '../artifacts/extract.ts';
 import type { ArtifactKey } from '../artifacts/store.ts';
 import { computeOutputLimits } from '../logs/cap.ts';
+import { holdOnFailure, isHeldOnFailure } from '../record/failure-hold.ts';
 import { readJobCredentials, tokenVariables } from '../record/job-credentials.ts';
 import { attemptTimeoutMs } from '../record/limits.ts';
 import { isOver, PHASES } from '../record/state.ts';
@@ -94,7 +95,9 @@ function buildSpec(
   return {
     id,
     machine,
-    command: job.command,
+    command: isHeldOnFailure(job)
+      ? holdOnFailure(job.command, job.holdOnFailureMinutes * 60)
+      : job.command,
     image: job.image,
     job: { id: job.id, name: job.name, namespace: job.namespace.name },
     hardware: job,

@@ -92,7 +92,7 @@ async function readStored(db: Pick<Db, 'job'>, jobId: string): Promise<StoredUsa
   return (row?.usage ?? null) as StoredUsage | null;
 }
 
-/** Cancels the job unless its process has ended. */
+/** Cancels the job unless its process has ended, or its sandbox is held: a hold has an end of its own. */
 async function cancelIdleJob(
   pool: pg.Pool,
   {
@@ -103,8 +103,10 @@ async function cancelIdleJob(
 ): Promise<void> {
   const reason = () => describeIdleTimeout(idleTimeoutMinutes);
   const cancel = async (client: pg.PoolClient, jobs: LockedJob[]) => {
-    const held = jobs.filter((job) => job.attemptId === attemptId && job.status === 'running');
-    await cancelLockedJobs(client, held, { reason, leavesExited: true });
+    const running = jobs.filter(
+      (job) => job.attemptId === attemptId && job.status === 'running' && job.heldAt === null,
+    );
+    await cancelLockedJobs(client, running, { reason, leavesExited: true });
   };
   await withLockedJobs(pool, [jobId], cancel, { isWaiting: true });
 }

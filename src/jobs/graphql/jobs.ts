@@ -131,6 +131,18 @@ export const Job = builder.prismaNode('Job', {
       nullable: true,
       description: 'The job is cancelled when its GPUs were idle for so long; null: never.',
     }),
+    holdOnFailureMinutes: t.exposeInt('holdOnFailureMinutes', {
+      description:
+        'How many minutes the sandbox stays when the command of the last attempt fails; 0: it does not.',
+    }),
+    hold: t.field({
+      type: JobHold,
+      nullable: true,
+      description: 'How the sandbox is or was held after a failure; null if it was not.',
+      select: { heldAt: true, heldUntil: true, heldExitCode: true, status: true },
+      resolve: ({ heldAt, heldUntil, heldExitCode, status }) =>
+        heldAt && heldUntil && { heldAt, heldUntil, exitCode: heldExitCode ?? 0, status },
+    }),
     retries: t.exposeInt('retries', {
       description: 'How many times the job is retried when it fails.',
     }),
@@ -473,6 +485,41 @@ const SoonerStartType = builder.objectRef<SoonerStart>('SoonerStart').implement(
     costPerHour: t.expose('costPerHour', {
       type: 'Decimal',
       description: 'The price per hour of the job with this hardware.',
+    }),
+  }),
+});
+
+type Hold = {
+  heldAt: Date;
+  heldUntil: Date;
+  exitCode: number;
+  status: (typeof JobStatus)['$inferType'];
+};
+
+const JobHold = builder.objectRef<Hold>('JobHold').implement({
+  description: 'The sandbox of a failed job that stays for a while, so that one can look into it.',
+  fields: (t) => ({
+    isActive: t.boolean({
+      description: 'Whether the sandbox is held now.',
+      resolve: ({ heldUntil, status }) => status === 'running' && heldUntil > new Date(),
+    }),
+    exitCode: t.exposeInt('exitCode', {
+      description: 'The exit code of the command, with which the job ends.',
+    }),
+    since: t.expose('heldAt', {
+      type: 'DateTime',
+      description: 'When the command failed.',
+    }),
+    until: t.expose('heldUntil', {
+      type: 'DateTime',
+      description: 'When the hold ends, or has ended.',
+    }),
+    seconds: t.int({
+      description: 'How long the sandbox has been held. `runtimeSeconds` includes this time.',
+      resolve: ({ heldAt, heldUntil }) => {
+        const end = Math.min(heldUntil.getTime(), Date.now());
+        return runtime.secondsBetween(heldAt, new Date(end));
+      },
     }),
   }),
 });

@@ -113,6 +113,11 @@ const CreateJobInput = builder.inputType('CreateJobInput', {
       description:
         'The job is cancelled when its GPUs were idle for so many minutes, 1 to 10080; only with a GPU. GPUs are idle while their load is at most 5 %.',
     }),
+    holdOnFailureMinutes: t.int({
+      defaultValue: REQUEST_RULES.holdOnFailureMinutes.default,
+      description:
+        'How many minutes the sandbox stays when the command of the last attempt fails, 0 to 1440, so that one can look into it. The job is `RUNNING` until then, and the time costs. `releaseJob` ends it sooner, and so do the timeout and the maximum cost.',
+    }),
     retries: t.int({
       defaultValue: REQUEST_RULES.retries.default,
       description: 'How many times a failed job is retried: 0 to 5.',
@@ -172,6 +177,14 @@ const RerunJobInput = builder.inputType('RerunJobInput', {
 
 const CancelJobInput = builder.inputType('CancelJobInput', {
   description: 'The job to cancel.',
+  fields: (t) => ({
+    namespace: t.string(NAMESPACE),
+    name: t.string(NAME),
+  }),
+});
+
+const ReleaseJobInput = builder.inputType('ReleaseJobInput', {
+  description: 'The held job to release.',
   fields: (t) => ({
     namespace: t.string(NAMESPACE),
     name: t.string(NAME),
@@ -276,6 +289,17 @@ const CancelJobPayload = builder
     }),
   });
 
+const ReleaseJobPayload = builder.objectRef<{ job: object }>('ReleaseJobPayload').implement({
+  description: 'The job that was released.',
+  fields: (t) => ({
+    job: t.field({
+      type: Job,
+      description: 'The job. Its sandbox ends now, then its artifacts are stored.',
+      resolve: ({ job }) => job as never,
+    }),
+  }),
+});
+
 builder.mutationFields((t) => ({
   createJob: t.field({
     type: CreateJobPayload,
@@ -307,6 +331,17 @@ builder.mutationFields((t) => ({
     resolve: (_root, { input }, context, info) => {
       const select = selectForChild<Prisma.JobSelect>(context, info, 'job');
       return jobs.cancelJob(context.services, context.viewer, input, select);
+    },
+  }),
+  releaseJob: t.field({
+    type: ReleaseJobPayload,
+    nullable: true,
+    description:
+      'Ends the hold of a failed job (`holdOnFailureMinutes`). The job ends as `FAILED` with the exit code of its command, after its artifacts are stored.',
+    args: { input: t.arg({ type: ReleaseJobInput, ...INPUT }) },
+    resolve: async (_root, { input }, context, info) => {
+      const select = selectForChild<Prisma.JobSelect>(context, info, 'job');
+      return { job: await jobs.releaseJob(context.services, context.viewer, input, select) };
     },
   }),
   deleteJob: t.field({

@@ -12,6 +12,9 @@
  *   running   exit code 0, artifacts cannot be stored        failed      exit_code 125, the reason as a log line
  *   running   other exit code, retries left                  queued      retry_count + 1, after a delay
  *   running   other exit code, no retries left               failed      exit_code
+ *   running   the same, and the job asks for a hold          running     held_at, held_until, held_exit_code
+ *   held      a user releases it                             running     held_until, then its worker ends the process
+ *   held      the process ends in any way, or is lost        failed      held_exit_code as exit_code
  *   running   the timeout expires                            timed_out   exit_code, never retried
  *   running   the attempt is lost, at most three times       queued      loss_count + 1, no retry used
  *   running   the attempt is lost once more                  failed      no exit_code
@@ -77,6 +80,10 @@ const lockedColumns = {
   lossCount: true,
   timeoutMinutes: true,
   maxCost: true,
+  holdOnFailureMinutes: true,
+  heldAt: true,
+  heldUntil: true,
+  heldExitCode: true,
   progressSaid: true,
   nextSeq: true,
 } as const satisfies Prisma.JobSelect;
@@ -113,6 +120,9 @@ const COLUMN_TYPES = {
   artifactBytes: 'bigint',
   artifactsOf: 'text',
   stopReason: 'text',
+  heldAt: 'timestamptz',
+  heldUntil: 'timestamptz',
+  heldExitCode: 'int',
   nextSeq: 'bigint',
 } as const;
 type JobChanges = Partial<
@@ -299,6 +309,7 @@ async function moveLocked(
   const keepsProgress =
     job.progressSaid &&
     set?.stopReason == null &&
+    set?.heldUntil == null &&
     (isOver(to) || (to === 'running' && !isStatusChange));
   const changes: JobChanges = {
     status: to,
@@ -306,6 +317,7 @@ async function moveLocked(
     ...(to !== 'running' && { attemptId: null }),
     ...(endedAt && { completedAt: endedAt }),
     ...(ran && { runtimeSeconds: job.runtimeSeconds + ran.seconds }),
+    ...(endedAt && job.heldUntil && { heldUntil: endOfHold(job.heldUntil, ran, endedAt) }),
     ...set,
     ...(isStatusChange && { nextSeq: job.nextSeq + 1n }),
   };
@@ -313,8 +325,16 @@ async function moveLocked(
   // The moves `running`, `succeeded` and `timed_out` are made by the job's worker itself, which need not be notified.
   if (to !== 'running' && to !== 'succeeded' && to !== 'timed_out')
     topics.push(statusTopic(id), 'queue');
+  // The release of a held job.
+  if (to === 'running' && job.heldAt && set?.heldUntil) topics.push(statusTopic(id));
   await writeMove(tx, job, changes, { isStatusChange, topics, attempt });
   return { job, used: { job, ran, endedAt } };
+}
+
+/** A hold ends at the latest with the process of its attempt. */
+function endOfHold(planned: Date, ran: RunSpan | undefined, endedAt: Date): Date {
+  const end = ran ? ran.from.getTime() + ran.seconds * 1_000 : endedAt.getTime();
+  return new Date(Math.min(planned.getTime(), end));
 }
 
 /**

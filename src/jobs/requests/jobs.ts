@@ -49,6 +49,7 @@ import { readOffer } from '../queue/offer.ts';
 import { describeWait } from '../queue/worker-capacity.ts';
 import { throwIfOverBudget } from '../record/budgets.ts';
 import { auditCancelled, cancelLockedJobs } from '../record/cancel.ts';
+import { isReleased, releaseLockedJob } from '../record/failure-hold.ts';
 import { demandCredentials, toJobCredentials } from '../record/job-credentials.ts';
 import { jobRows } from '../record/job-rows.ts';
 import type { MatrixValue } from '../record/matrix-values.ts';
@@ -454,6 +455,33 @@ export async function cancelJob<S extends Select>(
   if (missing.length > 0) throw jobNotFound(key);
   const job = await services.db.job.findUniqueOrThrow({ where: { id }, select });
   return { job: job as unknown as Row<S>, message };
+}
+
+/**
+ * Ends the hold of a failed sandbox: the job then ends with its artifacts and the exit code of its command.
+ * @throws AppError 401, 403, 404, 409 if the job is not held
+ */
+export async function releaseJob<S extends Select>(
+  services: { db: Db; pool: pg.Pool },
+  viewer: Viewer,
+  key: JobKey,
+  select: S,
+): Promise<Row<S>> {
+  const author = demandAccount(viewer);
+  const { id } = await findJobForAction(services, viewer, 'job.cancel', key);
+  const release = async (client: pg.PoolClient, [job]: LockedJob[]) => {
+    if (!job) return;
+    if (job.status !== 'running' || !job.heldAt)
+      throw new AppError('conflict', `The job is not held: its status is ${job.status}`);
+    if (isReleased(job)) return;
+    await releaseLockedJob(client, job, author);
+  };
+  const missing = await retryConflicts(() =>
+    withLockedJobs(services.pool, [id], release, { isWaiting: true }),
+  );
+  if (missing.length > 0) throw jobNotFound(key);
+  const job = await services.db.job.findUniqueOrThrow({ where: { id }, select });
+  return job as unknown as Row<S>;
 }
 
 function describeCancellation(ran: boolean, attempt: { exitedAt: Date | null } | null): string {

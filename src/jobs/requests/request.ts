@@ -74,6 +74,7 @@ export type CreateInput = {
   /** A decimal number. */
   maxCost?: string | null;
   idleTimeoutMinutes?: number | null;
+  holdOnFailureMinutes?: number | null;
   retries?: number | null;
   outputPath?: string | null;
   inputs?: readonly InputRequest[] | null;
@@ -85,6 +86,7 @@ export const REQUEST_RULES = {
   name: { maxLength: 100, pattern: /^[A-Za-z0-9_-]+$/ },
   timeoutMinutes: { min: 1, max: 10_080, default: 1_440 },
   retries: { min: 0, max: 5, default: 0 },
+  holdOnFailureMinutes: { min: 0, max: 1_440, default: 0 },
   idleTimeoutMinutes: { min: 1, max: 10_080 },
   /** Linux limits one argument to 128 KiB, and the command is an argument of the shell. */
   commandBytes: 100_000,
@@ -160,6 +162,7 @@ export function checkRequest(input: CreateInput, offer: Catalogue) {
     timeoutMinutes: checkRange('timeoutMinutes', input.timeoutMinutes),
     maxCost: input.maxCost == null ? null : checkMoney('maxCost', input.maxCost),
     idleTimeoutMinutes: checkIdleTimeout(input.idleTimeoutMinutes ?? null, hardware.gpu),
+    holdOnFailureMinutes: checkRange('holdOnFailureMinutes', input.holdOnFailureMinutes),
     retries: checkRange('retries', input.retries),
     env,
     secrets,
@@ -188,7 +191,7 @@ export function isJobName(text: string): boolean {
 }
 
 function checkRange(
-  field: 'timeoutMinutes' | 'retries',
+  field: 'timeoutMinutes' | 'retries' | 'holdOnFailureMinutes',
   requested: number | null | undefined,
 ): number {
   const { min, max, default: byDefault } = REQUEST_RULES[field];

@@ -79,6 +79,7 @@ const settingsColumns = {
   timeoutMinutes: true,
   maxCost: true,
   idleTimeoutMinutes: true,
+  holdOnFailureMinutes: true,
   retries: true,
   outputPath: true,
   inputs: true,

@@ -353,6 +353,7 @@ export const MUTATIONS: Record<string, Rule[]> = {
     },
   ],
   cancelJob: [{ from: 'write', args: async (world) => ({ input: await job(world) }) }],
+  releaseJob: [{ from: 'write', args: async (world) => ({ input: await job(world) }) }],
   rerunJob: [{ from: 'write', args: async (world) => ({ input: await job(world) }) }],
   deleteJob: [
     { from: 'admin', args: async (world) => ({ input: await job(world) }) },

@@ -38,6 +38,7 @@ const PHRASES: Record<Action, string> = {
   JOB_CREATE: 'created job',
   JOB_DELETE: 'deleted job',
   JOB_KEEP: 'changed the retention of job',
+  JOB_RELEASE: 'released held job',
   JOB_RERUN: 'reran job',
   JOB_SHELL: 'opened a shell in job',
   JOB_SHELL_END: 'closed a shell in job',
