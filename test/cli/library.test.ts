@@ -55,6 +55,10 @@ test('a job that fails, one that is cancelled, and a request that is refused are
   await eventually(async () => expect((await held.info()).status).toBe('RUNNING'));
   await held.cancel();
   expect((await ending).status).toBe('CANCELLED');
+  await expect(held.release()).rejects.toMatchObject({ code: 'conflict', status: 409 });
+  const kept = { image: 'busybox', name: 'kept', retries: 1, holdOnFailureMinutes: 5 };
+  const info = await (await client.run('exit 0', kept)).result();
+  expect(info).toMatchObject({ holdOnFailureMinutes: 5, hold: null });
 
   const refused = client.run('true', { image: 'busybox', gpu: 'A100-80GB:3' });
   await expect(refused).rejects.toMatchObject({ code: 'invalid_request', field: 'gpuCount' });

@@ -207,17 +207,23 @@ except TimeoutError as error:
     late = str(error)
 slow.cancel()
 ended = slow.wait()["status"]
+try:
+    slow.release()
+except loam.LoamError as error:
+    released = [error.code, error.message]
+client.run("exit 0", name="kept", repo="ada/model", retries=1, hold_on_failure_minutes=5).result()
 listed = [info["name"] for info in client.jobs(status="CANCELLED")]
 failing.delete(delete_artifacts=True)
 try:
     client.job("failing")
 except loam.LoamError as error:
     gone = [error.code, error.status, error.message]
-print(json.dumps([failed, late, ended, listed, gone]))`);
+print(json.dumps([failed, late, ended, released, listed, gone]))`);
   expect(seen).toEqual([
     ['ada/failing failed with exit code 3', 3, 'FAILED'],
     expect.stringMatching(/^Job ada\/slow is still (QUEUED|RUNNING)$/),
     'CANCELLED',
+    ['conflict', 'The job is not held: its status is cancelled'],
     ['slow'],
     ['not_found', 404, 'Job ada/failing not found'],
   ]);

@@ -422,6 +422,28 @@ test('requests to a server that stays away are given up after a time', () => {
   expect(() => onRetry?.(error)).toThrow(error);
 });
 
+test('a failed job is held until it is released, and its code is that of the command', async () => {
+  const ending = run('--name', 'held', '--hold', '30m', '--', 'exit 3');
+  await eventually(async () => {
+    const shown = await user.run(['job', 'ada/held', '--json']);
+    expect(JSON.parse(shown.stdout).hold).toMatchObject({ isActive: true, exitCode: 3 });
+  });
+  expect(await user.loam(['job', 'ada/held'])).toMatch(
+    /^hold\s+30m after a failure, held for \d+s$/m,
+  );
+  const released = await user.run(['release', 'ada/held']);
+  expect([released.code, released.stderr]).toEqual([0, 'ada/held released\n']);
+  const { code, stdout } = await ending;
+  expect([code, stdout]).toEqual([3, expect.stringContaining('"loam shell ada/held" opens it')]);
+  const again = await user.run(['release', 'ada/held']);
+  expect([again.code, again.stderr]).toEqual([1, expect.stringContaining('The job is not held')]);
+  const long = await run('--hold', '2d', '--', 'true');
+  expect([long.code, long.stderr]).toEqual([
+    2,
+    expect.stringContaining('--hold: must be from 0 to 1440'),
+  ]);
+});
+
 test('a download into a folder that cannot be created ends', async () => {
   await run('--name', 'output', '--output', 'out', '--', 'mkdir out; echo x > out/x');
   const { code, stderr } = await user.run(['artifacts', 'get', 'ada/output', '-o', '/proc/x']);

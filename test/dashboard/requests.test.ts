@@ -81,6 +81,7 @@ async function settingsOf(name: string) {
     job;
   const { env, region, timeout_minutes, retries, output_path, inputs, cost_per_hour, identity } =
     job;
+  const { hold_on_failure_minutes: hold } = job;
   const { secret_names, variable_names } = job;
   const { job: shown } = await ada.gql(
     'query ($namespace: String!, $name: String!) { job(namespace: $namespace, name: $name) { secretNames } }',
@@ -94,6 +95,7 @@ async function settingsOf(name: string) {
       region,
       timeout_minutes,
       retries,
+      hold,
       output_path,
       inputs,
       cost_per_hour,
@@ -123,6 +125,7 @@ const DRAFTS: [name: string, changes: Partial<Draft>][] = [
       region: 'EU_WEST_1',
       timeoutMinutes: '90',
       retries: '2',
+      holdOnFailureMinutes: '45',
       outputPath: `out dir/it's "$HOME"`,
       inputs: `source\nsource:it's "$HOME":in dir/\nsource::all`,
       command: `${HOSTILE_COMMAND}\nsecond 'line'\n\n`,
@@ -156,7 +159,14 @@ test('the curl line creates the job of the form, without what REST lacks', async
   needs(ctx, 'curl');
   for (const [first, changes] of DRAFTS) {
     const name = `${first}-curl`;
-    const without = { secrets: '', secretNames: '', variableNames: '', labels: '', inputs: '' };
+    const without = {
+      secrets: '',
+      secretNames: '',
+      variableNames: '',
+      labels: '',
+      inputs: '',
+      holdOnFailureMinutes: '0',
+    };
     const given = { namespace: 'ada', ...changes, ...without, credentials: {} };
     const input = toCreateInput(newDraft(options, { ...given, name: `${name}-form` }));
     await submit(ada, input);

@@ -224,7 +224,8 @@ test('a held job whose machine is lost has failed, and does not run again', asyn
   await held(ada, 'lost');
   const { db } = app.app.services;
   const { id: attemptId, jobId } = await db.jobAttempt.findFirstOrThrow();
-  expect(await endLostAttempt({ db }, { attemptId, jobId })).toBe(true);
+  const deps = { db } as Parameters<typeof endLostAttempt>[0];
+  expect(await endLostAttempt(deps, { attemptId, jobId })).toBe(true);
   expect(await until(ada, 'ada', 'lost', 'FAILED')).toMatchObject({
     exitCode: 8,
     progress: 'failed with exit code 8',

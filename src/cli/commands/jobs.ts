@@ -1,4 +1,4 @@
-/** `loam jobs`, `job`, `logs`, `wait`, `cancel`, `rerun`, `rm` */
+/** `loam jobs`, `job`, `logs`, `wait`, `cancel`, `release`, `rerun`, `rm` */
 import { type Program, toArray } from '../command.ts';
 import { connectHere, type LocalConnection } from '../connection.ts';
 import { EXIT, UsageError } from '../exit.ts';
@@ -27,6 +27,7 @@ import {
 import { countOf, describeCounts, findTarget, followArray, JobArray } from './arrays.ts';
 import { announced, describeEnd, exitCodeOfJob, followToEnd, printLog } from './follow.ts';
 import { ArrayProgress, followArrayLogs, printArrayLogs } from './follow-array.ts';
+import { jobOf } from './job-name.ts';
 import {
   addFilters,
   addSelection,
@@ -220,6 +221,7 @@ function describe(job: JobInfo, url: string): [string, string | null | undefined
       'idle timeout',
       job.idleTimeoutMinutes === null ? null : duration(job.idleTimeoutMinutes * 60),
     ],
+    ['hold', describeHold(job)],
     ['retries', `${job.retryCount} of ${job.retries}`],
     ['cost', `${job.totalCost} (${job.costPerHour} per hour)`],
     ['labels', job.labels.map(({ key, value }) => `${key}=${value}`).join(' ')],
@@ -241,6 +243,13 @@ function describe(job: JobInfo, url: string): [string, string | null | undefined
     ],
     ['page', url],
   ];
+}
+
+/** How long the sandbox stays after a failure, and how long it has been held. */
+function describeHold({ holdOnFailureMinutes: minutes, hold }: JobInfo): string | null {
+  if (minutes === 0) return null;
+  const held = hold && `, held for ${duration(hold.seconds)}`;
+  return `${duration(minutes * 60)} after a failure${held ?? ''}`;
 }
 
 function describePermissions({ permissions }: JobInfo): string {
@@ -353,6 +362,22 @@ function addChanges(program: Program): void {
           return 'cancelled';
         }),
   );
+
+  program
+    .command('release')
+    .description('End the hold of failed jobs, which then end with their artifacts and exit codes')
+    .argument('<job...>', 'name or namespace/name of a job')
+    .action((names) =>
+      forEach(
+        program,
+        names,
+        async (connection, name) => jobOf(connection, name),
+        async (job) => {
+          await job.release();
+          return 'released';
+        },
+      ),
+    );
 
   addSelection(
     program

@@ -75,6 +75,7 @@ const RUN_FLAGS: Readonly<Record<string, string>> = {
   timeoutMinutes: '--timeout',
   maxCost: '--max-cost',
   idleTimeoutMinutes: '--idle-timeout',
+  holdOnFailureMinutes: '--hold',
   retries: '--retries',
   outputPath: '--output',
   permissions: '--permission',
@@ -117,6 +118,11 @@ export function addRunCommand(program: Program): void {
     .option(
       '--idle-timeout <time>',
       'cancel the job when its GPUs are idle for so long',
+      parseMinutes,
+    )
+    .option(
+      '--hold <time>',
+      'keep the sandbox for so long when the last attempt fails, to look into it, such as 30m',
       parseMinutes,
     )
     .option('--retries <n>', 'how often a failed job is retried', parseCount)
@@ -187,6 +193,7 @@ Examples:
           timeoutMinutes: options.timeout,
           maxCost: options.maxCost,
           idleTimeoutMinutes: options.idleTimeout,
+          holdOnFailureMinutes: options.hold,
           retries: options.retries,
           outputPath: options.output,
           needs: options.after,

@@ -480,6 +480,7 @@ class Client:
         id_tokens: Mapping[str, str] | None = None,
         region: str | None = None,
         timeout_minutes: int | None = None,
+        hold_on_failure_minutes: int | None = None,
         retries: int | None = None,
         output_path: str | None = None,
         inputs: Sequence[InputArtifacts] | None = None,
@@ -498,7 +499,8 @@ class Client:
         the user's own. `secrets` are variables that are stored encrypted and masked in the log. `secret_names` and
         `variable_names` are names of secrets and variables of the repository, or else of its namespace. `permissions`, such as
         `{"repo": "write", "jobs": "read"}`, give the job a token of its own. `id_tokens` names the variables of identity tokens,
-        each with its audience.
+        each with its audience. When the command of the last attempt fails, its sandbox stays for `hold_on_failure_minutes`, so that one
+        can look into it; `Job.release` ends that.
 
         `needs` are names of jobs or arrays that must have succeeded before this one starts, or a dictionary from names to
         `succeeded`, `failed` or `finished`. `array` creates that many jobs, `<name>-0` and so on, of which `max_parallel` run at once, and
@@ -541,6 +543,7 @@ class Client:
                 {"variable": key, "audience": value} for key, value in (id_tokens or {}).items()
             ],
             "inputs": [dict(one) for one in inputs or []],
+            "holdOnFailureMinutes": hold_on_failure_minutes,
             "needs": _needs(needs),
             "array": {} if array is None else {"size": array, "maxParallel": max_parallel},
             "concurrency": {}
@@ -976,6 +979,17 @@ class Job:
         """Cancels the job. Its processes get SIGTERM, and SIGKILL after 30 seconds. Raises `LoamError` when it has ended."""
         path = f"/auth/v1/seed/{_quote(self.namespace)}/jobs/{_quote(self.name)}/cancel"
         self._client.request("POST", path)
+        self.refresh()
+
+    def release(self) -> None:
+        """
+        Ends the hold of a failed job (`hold_on_failure_minutes`), which then ends with its artifacts and the exit code of its
+        command. Raises `LoamError` when it is not held.
+        """
+        self._client.graphql(
+            "mutation ($input: ReleaseJobInput!) { releaseJob(input: $input) { job { id } } }",
+            {"input": {"namespace": self.namespace, "name": self.name}},
+        )
         self.refresh()
 
     def delete(self, *, delete_artifacts: bool = False) -> None:
@@ -1473,6 +1487,7 @@ class AsyncClient:
         id_tokens: Mapping[str, str] | None = None,
         region: str | None = None,
         timeout_minutes: int | None = None,
+        hold_on_failure_minutes: int | None = None,
         retries: int | None = None,
         output_path: str | None = None,
         inputs: Sequence[InputArtifacts] | None = None,
@@ -1505,6 +1520,7 @@ class AsyncClient:
             id_tokens=id_tokens,
             region=region,
             timeout_minutes=timeout_minutes,
+            hold_on_failure_minutes=hold_on_failure_minutes,
             retries=retries,
             output_path=output_path,
             inputs=inputs,
@@ -1666,6 +1682,10 @@ class AsyncJob:
     async def cancel(self) -> None:
         """As `Job.cancel`."""
         await _in_thread(self._job.cancel)
+
+    async def release(self) -> None:
+        """As `Job.release`."""
+        await _in_thread(self._job.release)
 
     async def delete(self, *, delete_artifacts: bool = False) -> None:
         """As `Job.delete`."""

@@ -43,6 +43,15 @@ export type JobInfo = {
   timeoutMinutes: number;
   maxCost: string | null;
   idleTimeoutMinutes: number | null;
+  holdOnFailureMinutes: number;
+  /** The sandbox of a failed job that stays until `until`; null if it was not held. */
+  hold: {
+    isActive: boolean;
+    exitCode: number;
+    since: string;
+    until: string;
+    seconds: number;
+  } | null;
   retries: number;
   retryCount: number;
   outputPath: string | null;

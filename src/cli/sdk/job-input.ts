@@ -29,6 +29,8 @@ export type JobOptions = {
   maxCost?: string | undefined;
   /** The job is cancelled when its GPUs were idle for so long. */
   idleTimeoutMinutes?: number | undefined;
+  /** How long the sandbox stays when the command of the last attempt fails, so that one can look into it. */
+  holdOnFailureMinutes?: number | undefined;
   /** How many times a failed job is retried. */
   retries?: number | undefined;
   env?: Record<string, string> | undefined;
@@ -84,6 +86,7 @@ const JOB_OPTIONS: OptionNames<JobOptions> = {
   timeoutMinutes: true,
   maxCost: true,
   idleTimeoutMinutes: true,
+  holdOnFailureMinutes: true,
   retries: true,
   env: true,
   secrets: true,
@@ -122,6 +125,7 @@ type CreateInput = {
   timeoutMinutes?: number;
   maxCost?: string;
   idleTimeoutMinutes?: number;
+  holdOnFailureMinutes?: number;
   retries?: number;
   outputPath?: string;
   needs?: Need[];
@@ -171,6 +175,7 @@ export function createInput(
       timeoutMinutes: options.timeoutMinutes,
       maxCost: options.maxCost,
       idleTimeoutMinutes: options.idleTimeoutMinutes,
+      holdOnFailureMinutes: options.holdOnFailureMinutes,
       retries: options.retries,
       outputPath: options.outputPath,
       needs: needs?.map(toNeed),

@@ -28,7 +28,8 @@ import { MAX_SILENCE_MS, type Transport } from './transport.ts';
 const JOB_FIELDS = graphql(`
   fragment JobFields on Job {
     id namespace name status progress command repo branch commitSha snapshot image gpu gpuCount cpu memoryGb diskGb
-    region timeoutMinutes maxCost idleTimeoutMinutes retries retryCount outputPath exitCode costPerHour totalCost runtimeSeconds
+    region timeoutMinutes maxCost idleTimeoutMinutes holdOnFailureMinutes hold { isActive exitCode since until seconds }
+    retries retryCount outputPath exitCode costPerHour totalCost runtimeSeconds
     createdAt startedAt completedAt createdBy { username } labels { key value } matrixValues { key value } environmentNames secretNames
     storedSecretNames storedVariableNames permissions { repo jobs } idTokens { variable audience }
     inputs { jobName path to } rerunOf { name } artifacts { fileCount sizeBytes path }
@@ -87,6 +88,12 @@ const CREATE_JOB = graphql(`
 const CANCEL_JOB = graphql(
   `mutation CancelJob($input: CancelJobInput!) {
     cancelJob(input: $input) { job { ...JobFields } }
+  }`,
+  [JOB_FIELDS],
+);
+const RELEASE_JOB = graphql(
+  `mutation ReleaseJob($input: ReleaseJobInput!) {
+    releaseJob(input: $input) { job { ...JobFields } }
   }`,
   [JOB_FIELDS],
 );
@@ -237,6 +244,15 @@ export class Job {
   async cancel(): Promise<JobInfo> {
     const { cancelJob } = await this.#transport.graphql(CANCEL_JOB, { input: this.#key });
     return demand(cancelJob, 'Job').job;
+  }
+
+  /**
+   * Ends the hold of a failed job (`holdOnFailureMinutes`), which then ends with its artifacts and the exit code of its command.
+   * @throws LoamError `conflict` when it is not held
+   */
+  async release(): Promise<JobInfo> {
+    const { releaseJob } = await this.#transport.graphql(RELEASE_JOB, { input: this.#key });
+    return demand(releaseJob, 'Job').job;
   }
 
   /**

@@ -263,6 +263,11 @@ const JobOptions = builder.objectRef<Options>('JobOptions').implement({
       description: 'The timeout of an attempt in minutes.',
       resolve: () => RULES.timeoutMinutes,
     }),
+    holdOnFailureMinutes: t.field({
+      type: IntRange,
+      description: 'How many minutes the sandbox stays when the command of the last attempt fails.',
+      resolve: () => RULES.holdOnFailureMinutes,
+    }),
     retries: t.field({
       type: IntRange,
       description: 'How many times a failed job is retried.',

@@ -192,6 +192,24 @@ test('a log that grows by thousands of lines per second never renders an empty v
   await ada.gql('mutation { cancelJob(input: {namespace: "ada", name: "quick"}) { job { id } } }');
 });
 
+test('a held job says how to look into it, and is released', async () => {
+  await run('held', 'echo last line; exit 7', { holdOnFailureMinutes: 30 });
+  await using visitor = await visit(browser, app, { as: ada });
+  const { page } = visitor;
+  await page.goto('/ada/-/jobs/held');
+  const notice = page.locator('[data-hold]');
+  await notice.getByText('Failed with exit code 7. The sandbox is held for 30 min.').waitFor();
+  await notice.getByText('loam shell ada/held').waitFor();
+  await page.getByText('30 min after a failure', { exact: true }).waitFor();
+  await expectUsable(page);
+  await page.getByRole('button', { name: 'Release' }).click();
+  await page.locator('main [data-status=FAILED]').first().waitFor();
+  await page.getByText('Failed with exit code 7', { exact: true }).waitFor();
+  await page.getByText(/30 min after a failure, held for/).waitFor();
+  expect(await page.getByRole('button', { name: 'Release' }).count()).toBe(0);
+  visitor.expectQuiet();
+});
+
 test('a 10 MB line, endless colour codes and a script in a line do not break the page', async () => {
   const lines = [
     'head -c 10000000 /dev/zero | tr "\\0" x; echo',

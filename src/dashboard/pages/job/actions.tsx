@@ -1,5 +1,5 @@
 import { useNavigate } from '@tanstack/react-router';
-import { Bell, BellRing, Pin, PinOff, Play, Square, Trash2 } from 'lucide-react';
+import { Bell, BellRing, LockOpen, Pin, PinOff, Play, Square, Trash2 } from 'lucide-react';
 import { useState } from 'react';
 import { useMutation } from 'urql';
 import { toProblem } from '../../graphql/client.ts';
@@ -9,7 +9,7 @@ import { Checkbox } from '../../ui/field.tsx';
 import { notify } from '../../ui/notices.tsx';
 import { isFinished } from '../../ui/status.tsx';
 import type { JobData } from './facts.tsx';
-import { CancelJob, DeleteJob, SetJobKept } from './queries.ts';
+import { CancelJob, DeleteJob, ReleaseJob, SetJobKept } from './queries.ts';
 import type { Watch } from './tab.ts';
 
 /** The actions that the viewer may take on a job; the server checks the permission again. */
@@ -28,6 +28,7 @@ export function JobActions({
   const [, cancel] = useMutation(CancelJob);
   const [, remove] = useMutation(DeleteJob);
   const [keeping, keep] = useMutation(SetJobKept);
+  const [releasing, release] = useMutation(ReleaseJob);
   const isKept = job.labels.some(({ key: name }) => name === 'keep');
   const key = { namespace: job.namespace, name: job.name };
   const mayWrite = job.owner.viewerRole === 'WRITE' || job.owner.viewerRole === 'ADMIN';
@@ -61,6 +62,19 @@ export function JobActions({
         >
           {isKept ? <PinOff size={15} aria-hidden /> : <Pin size={15} aria-hidden />}
           {isKept ? 'Stop keeping' : 'Keep'}
+        </Button>
+      )}
+      {mayWrite && job.hold?.isActive && (
+        <Button
+          busy={releasing.fetching}
+          title="Store the artifacts and end the job as failed"
+          onClick={async () => {
+            const { error } = await release({ input: key });
+            onChange();
+            notify(error ? toProblem(error).message : `${job.name} is released.`);
+          }}
+        >
+          <LockOpen size={15} aria-hidden /> Release
         </Button>
       )}
       {mayWrite && !over && (

@@ -100,6 +100,12 @@ export function JobSettings({ job }: { job: JobData }) {
         {job.idleTimeoutMinutes !== null && (
           <Setting name="Idle timeout">{job.idleTimeoutMinutes} min without GPU load</Setting>
         )}
+        {job.holdOnFailureMinutes > 0 && (
+          <Setting name="Hold">
+            {job.holdOnFailureMinutes} min after a failure
+            {job.hold && !job.hold.isActive && `, held for ${formatDuration(job.hold.seconds)}`}
+          </Setting>
+        )}
         <Setting name="Retries">
           {job.retries === 0 ? 'None' : `${job.retryCount} of ${job.retries}`}
         </Setting>

@@ -94,10 +94,12 @@ function Job({
         </div>
       </PageTitle>
       <FailureNotice job={job} />
+      <HoldNotice job={job} />
       {/* Hidden if it only repeats the status or the notices above. */}
       {job.progress &&
         job.progress !== formatEnum(status) &&
         !isFailed(status) &&
+        !job.hold?.isActive &&
         status !== 'QUEUED' && (
           <p className="mb-4 text-sm" data-progress>
             {job.progress}
@@ -233,6 +235,25 @@ function FailureNotice({ job }: { job: JobData }) {
         {hasOwnProgress && <p className="break-words">Last progress: {progress}</p>}
       </div>
     </section>
+  );
+}
+
+/** A failed job whose sandbox is held, and how to look into it. */
+function HoldNotice({ job: { namespace, name, hold } }: { job: JobData }) {
+  if (!hold?.isActive) return null;
+  const minutes = Math.max(1, Math.ceil((Date.parse(hold.until) - Date.now()) / 60_000));
+  const command = `loam shell ${namespace}/${name}`;
+  return (
+    <WaitNotice>
+      <div className="min-w-0" data-hold>
+        <p className="font-medium">
+          Failed with exit code {hold.exitCode}. The sandbox is held for {minutes} min.
+        </p>
+        <p className="break-words">
+          <code>{command}</code> opens it. Files that you change under the output path are kept.
+        </p>
+      </div>
+    </WaitNotice>
   );
 }
 

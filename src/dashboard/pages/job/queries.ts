@@ -25,6 +25,8 @@ export const JobFacts = graphql(`
     timeoutMinutes
     maxCost
     idleTimeoutMinutes
+    holdOnFailureMinutes
+    hold { isActive exitCode since until seconds }
     retries
     retryCount
     exitCode
@@ -118,6 +120,12 @@ export const JobUsage = graphql(`
 export const CancelJob = graphql(`
   mutation CancelJob($input: CancelJobInput!) {
     cancelJob(input: $input) { job { id status progress } message }
+  }
+`);
+
+export const ReleaseJob = graphql(`
+  mutation ReleaseJob($input: ReleaseJobInput!) {
+    releaseJob(input: $input) { job { id progress hold { isActive until } } }
   }
 `);
 

@@ -21,6 +21,7 @@ export type Draft = {
   region: JobOptions['regions'][number]['region'];
   timeoutMinutes: string;
   retries: string;
+  holdOnFailureMinutes: string;
   outputPath: string;
   /** Lines of `job:path:to`. */
   inputs: string;
@@ -56,6 +57,7 @@ export function newDraft(options: JobOptions, given: Partial<Draft>): Draft {
     region: options.defaultRegion,
     timeoutMinutes: text(options.timeoutMinutes.default),
     retries: text(options.retries.default),
+    holdOnFailureMinutes: text(options.holdOnFailureMinutes.default),
     outputPath: '',
     inputs: '',
     env: '',
@@ -92,6 +94,7 @@ export function draftFromJob({ job, namespace }: RerunData): Partial<Draft> {
     region: job.region,
     timeoutMinutes: String(job.timeoutMinutes),
     retries: String(job.retries),
+    holdOnFailureMinutes: String(job.holdOnFailureMinutes),
     outputPath: job.outputPath ?? '',
     inputs: job.inputs
       .map(({ jobName, path, to }) => [jobName, path, to].join(':').replace(/:+$/, ''))
@@ -168,6 +171,7 @@ export function validateDraft(draft: Draft, options: JobOptions): Problems {
     diskGb: options.diskGb,
     timeoutMinutes: options.timeoutMinutes,
     retries: options.retries,
+    holdOnFailureMinutes: options.holdOnFailureMinutes,
   };
   for (const [field, { min, max }] of Object.entries(ranges)) {
     const value = Number(draft[field as keyof Draft]);
@@ -192,6 +196,7 @@ export function validateDraft(draft: Draft, options: JobOptions): Problems {
 }
 
 export function toCreateInput(draft: Draft): Input {
+  const holdOnFailureMinutes = Number(draft.holdOnFailureMinutes);
   const isOfRepository = draft.source === 'repository';
   const variables = (text: string) =>
     parsePairs(text).flatMap((pair) => (pair ? [{ name: pair[0], value: pair[1] }] : []));
@@ -213,6 +218,7 @@ export function toCreateInput(draft: Draft): Input {
     region: draft.region,
     timeoutMinutes: Number(draft.timeoutMinutes),
     retries: Number(draft.retries),
+    ...(holdOnFailureMinutes > 0 && { holdOnFailureMinutes }),
     ...(draft.outputPath && { outputPath: draft.outputPath }),
     ...(draft.inputs.trim() && {
       inputs: parseInputs(draft.inputs).map(({ job, path, to }) => ({ job, path, to })),

@@ -120,8 +120,12 @@ export function JobFields({
 
 /** Settings that most jobs leave at their defaults. */
 export function AdvancedFields({ draft, options, problems, set }: FieldsProps) {
-  const number = (field: 'diskGb' | 'timeoutMinutes' | 'retries', label: string) => (
-    <Field label={label} problem={problems[field]}>
+  const number = (
+    field: 'diskGb' | 'timeoutMinutes' | 'retries' | 'holdOnFailureMinutes',
+    label: string,
+    hint?: string,
+  ) => (
+    <Field label={label} problem={problems[field]} hint={hint}>
       <Input
         type="number"
         value={draft[field]}
@@ -154,6 +158,11 @@ export function AdvancedFields({ draft, options, problems, set }: FieldsProps) {
       {number('timeoutMinutes', 'Timeout of an attempt in minutes')}
       {number('retries', 'Retries')}
       {number('diskGb', 'Disk in GB')}
+      {number(
+        'holdOnFailureMinutes',
+        'Hold after a failure, in minutes',
+        'How long the sandbox stays when the last attempt fails, so that you can look into it. This time costs.',
+      )}
       <Field label="Labels" problem={problems.labels} hint="One per line: key=value">
         <TextArea
           rows={2}

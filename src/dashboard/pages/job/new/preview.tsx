@@ -50,9 +50,14 @@ export function RequestPreview({ draft, options }: { draft: Draft; options: JobO
               text: formatJobCurl(input, location.origin),
               hint: (
                 <>
-                  {(input.secrets || input.secretNames || input.variableNames || input.labels) && (
+                  {(input.secrets ||
+                    input.secretNames ||
+                    input.variableNames ||
+                    input.labels ||
+                    input.holdOnFailureMinutes) && (
                     <p>
-                      Secrets, stored variables and labels can only be set with loam or GraphQL.
+                      Secrets, stored variables, labels and the hold can only be set with loam or
+                      GraphQL.
                     </p>
                   )}
                   <TokenHint />

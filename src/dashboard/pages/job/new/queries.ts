@@ -31,6 +31,7 @@ export const NewJobQuery = graphql(`
       name { maxLength pattern }
       regions { name region }
       retries { min max default }
+      holdOnFailureMinutes { min max default }
       largestMachine { cpus memoryGb }
       suggestedSize { cpu memoryGb }
       timeoutMinutes { min max default }
@@ -61,6 +62,7 @@ export const RerunQuery = graphql(`
       region
       timeoutMinutes
       retries
+      holdOnFailureMinutes
       outputPath
       inputs { jobName path to }
       environmentNames

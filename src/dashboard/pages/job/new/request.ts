@@ -21,6 +21,7 @@ export function formatLoamRun(input: Input, options: JobOptions): string {
     ['disk', input.diskGb, 'G', options.diskGb.default],
     ['timeout', input.timeoutMinutes, 'm', options.timeoutMinutes.default],
     ['retries', input.retries, '', options.retries.default],
+    ['hold', input.holdOnFailureMinutes, 'm', options.holdOnFailureMinutes.default],
   ] as const;
   for (const [option, value, unit, byDefault] of settings)
     if (value != null && value !== byDefault) add(option, `${value}${unit}`);
@@ -68,6 +69,7 @@ export function formatJobCurl(
     inputs,
     permissions,
     idTokens,
+    holdOnFailureMinutes,
     ...input
   }: Input,
   origin: string,
