@@ -28,8 +28,10 @@ export type Kind = keyof typeof KINDS;
 type StreamKind = 'data' | 'stderr';
 
 export type Exit = { code: number };
-/** Of a terminal, in characters. */
-export type Resize = { columns: number; rows: number };
+/** Exit code of a command in a job that was lost with its machine, as of `ssh` when its connection breaks. */
+export const LOST_EXIT = 255;
+/** In characters. */
+export type TerminalSize = { columns: number; rows: number };
 
 const NAMES = new Map<number, Kind>(
   (Object.keys(KINDS) as Kind[]).map((name) => [KINDS[name], name]),

@@ -1,19 +1,21 @@
 /** Passes the streams of a command beside that of a job (`Runner.exec`) on over a connection, as frames. */
 import type { Duplex, Readable } from 'node:stream';
+import { setTimeout as delay } from 'node:timers/promises';
 import {
   encodeJsonFrame,
   FrameReader,
-  type Resize,
+  LOST_EXIT,
+  type TerminalSize,
   waitForDrain,
   writeFrame,
 } from '../platform/frames.ts';
 import type { ExecSession } from './runner.ts';
 
-/** Exit code of a command that was lost with its machine, as of `ssh` when its connection breaks. */
-const LOST_EXIT = 255;
 /** Time for the other side to close the connection after the exit frame. */
 const LINGER_MS = 5_000;
-/** A window that is dragged changes its size often, and each change may start a process. */
+/** A connection that is not read does not notice that the other side is gone, so something is written to it this often. */
+const PROBE_MS = 2_000;
+/** Pause between changes of a terminal's size, each of which may start a process: a dragged window has a hundred sizes a second. */
 const RESIZE_MS = 50;
 const MAX_SIZE = 1_000;
 
@@ -30,26 +32,22 @@ export async function serveExec(session: ExecSession, connection: Duplex): Promi
   const { stdin, stdout, stderr } = session;
   const traffic: ExecTraffic = { exitCode: null, bytesIn: 0, bytesOut: 0 };
   stdin.on('error', () => {});
-  let size: Resize | undefined;
-  let resizing: NodeJS.Timeout | undefined;
-  const resizeSoon = (next: Resize) => {
-    size = next;
-    resizing ??= setTimeout(() => {
-      resizing = undefined;
-      if (size) session.resize(size);
-    }, RESIZE_MS);
-  };
+  const resize = latestOnly((size: TerminalSize) => session.resize(size), RESIZE_MS);
   const reader = new FrameReader({
     bytes(_kind, piece) {
       traffic.bytesIn += piece.length;
       // After the command has closed its input, the rest is dropped.
       if (!stdin.writable || stdin.write(piece)) return;
       connection.pause();
-      void waitForDrain(stdin).then(() => connection.resume());
+      const probe = setInterval(() => writeFrame(connection, 'data', Buffer.alloc(0)), PROBE_MS);
+      void waitForDrain(stdin).then(() => {
+        clearInterval(probe);
+        connection.resume();
+      });
     },
     json(kind, value) {
       if (kind === 'end' && stdin.writable) stdin.end();
-      if (kind === 'resize') resizeSoon(readSize(value));
+      if (kind === 'resize') resize(readSize(value));
     },
   });
   connection.on('data', (chunk: Buffer) => {
@@ -64,6 +62,8 @@ export async function serveExec(session: ExecSession, connection: Duplex): Promi
   connection.resume();
   const onClose = () => session.close();
   connection.once('close', onClose);
+  // The other side says with a frame that its input has ended. A connection that ends is gone.
+  connection.once('end', () => connection.destroy());
   if (connection.destroyed) onClose();
   const send = async (kind: 'data' | 'stderr', from: Readable) => {
     for await (const piece of from) {
@@ -78,7 +78,6 @@ export async function serveExec(session: ExecSession, connection: Duplex): Promi
   ]);
   traffic.exitCode = await session.exited;
   connection.off('close', onClose);
-  clearTimeout(resizing);
   if (connection.destroyed) return traffic;
   connection.resume();
   connection.end(encodeJsonFrame('exit', { code: traffic.exitCode ?? LOST_EXIT }), () => {
@@ -89,10 +88,29 @@ export async function serveExec(session: ExecSession, connection: Duplex): Promi
 }
 
 /** @throws Error */
-function readSize(value: unknown): Resize {
-  const { columns, rows } = (value ?? {}) as Partial<Resize>;
+function readSize(value: unknown): TerminalSize {
+  const { columns, rows } = (value ?? {}) as Partial<TerminalSize>;
   const isSize = (n: unknown): n is number =>
     Number.isInteger(n) && Number(n) >= 1 && Number(n) <= MAX_SIZE;
   if (!isSize(columns) || !isSize(rows)) throw new Error('The size of a terminal is not valid');
   return { columns, rows };
+}
+
+/** Runs one call after the other, with a pause, and of those that arrive meanwhile only the last. */
+function latestOnly<T>(run: (value: T) => Promise<void>, pauseMs: number): (value: T) => void {
+  let next: { value: T } | undefined;
+  let isRunning = false;
+  const runAll = async () => {
+    isRunning = true;
+    for (let one = next; one; one = next) {
+      next = undefined;
+      await run(one.value);
+      await delay(pauseMs, undefined, { ref: false });
+    }
+    isRunning = false;
+  };
+  return (value) => {
+    next = { value };
+    if (!isRunning) void runAll();
+  };
 }

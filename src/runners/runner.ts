@@ -9,6 +9,7 @@
  */
 import type { Readable, Writable } from 'node:stream';
 import type { Hardware } from '../base/hardware.ts';
+import type { TerminalSize } from '../platform/frames.ts';
 
 /** A computer and its capacity for jobs. */
 export type Machine = {
@@ -167,9 +168,6 @@ export class ArtifactsLost extends ArtifactsNotKept {
   override name = 'ArtifactsLost';
 }
 
-/** The size of a terminal, in characters. */
-export type TerminalSize = { columns: number; rows: number };
-
 /** A command beside that of a job. */
 export type ExecSpec = {
   /** For `/bin/sh -c`; null: a shell for people. */
@@ -189,8 +187,8 @@ export type ExecSession = {
   stderr: Readable | null;
   /** Settles when the command has ended, with 128 + signal number if a signal ended it; null: it was lost with its machine. */
   exited: Promise<number | null>;
-  /** Changes the size of the terminal. */
-  resize(size: TerminalSize): void;
+  /** Changes the size of the terminal. The caller waits for the end before the next change. Never rejects. */
+  resize(size: TerminalSize): Promise<void>;
   /** Hangs the terminal up, or ends the command and its child processes. */
   close(): void;
 };

@@ -145,6 +145,37 @@ test('scp and sftp copy files in both directions', async (ctx) => {
   expect(listed.stdout).toMatch(/copied/);
 });
 
+test('rsync copies a folder in both directions', async (ctx) => {
+  needs(ctx, 'rsync');
+  await using started = await running('synced');
+  const folder = join(workspace.path, 'synced');
+  await mkdir(join(folder, 'sub'), { recursive: true });
+  await writeFile(join(folder, 'sub/a'), randomBytes(2 ** 20));
+  const run = promisify(execFile);
+  // The user name has a slash, which makes `user@host:path` a path of this machine for rsync.
+  const shell = ['-a', '-e', ['ssh', ...adas.options, '-l', started.user].join(' ')];
+  const there = '127.0.0.1:/work/synced/';
+  await run('rsync', [...shell, `${folder}/`, there]);
+  await run('rsync', [...shell, there, `${folder}-back/`]);
+  await run('diff', ['-r', folder, `${folder}-back`]);
+});
+
+test('a client that sends sizes without end changes nothing for others', async () => {
+  await using started = await running('resized');
+  const { user } = started;
+  const client = ['ssh', '-tt', ...adas.options, `${user}@127.0.0.1`].join(' ');
+  const sizes = 'for i in $(seq 500); do stty -F /dev/tty rows $((20 + i % 50)) cols 80; done';
+  const flood = `(${sizes}; stty -F /dev/tty rows 61 cols 81) & ${client}`;
+  const child = spawn('script', ['-qec', flood, '/dev/null']);
+  let shown = '';
+  child.stdout.setEncoding('utf8').on('data', (chunk: string) => {
+    shown += chunk;
+  });
+  child.stdin.write('until stty size | grep "61 81"; do sleep 0.1; done; exit 5\n');
+  const code = await new Promise((resolve) => child.once('exit', resolve));
+  expect(code, shown).toBe(5);
+});
+
 test('only the creator and admins may, and only while the job runs', async () => {
   await using started = await running('mine');
   const { user } = started;
@@ -175,6 +206,54 @@ test('only the creator and admins may, and only while the job runs', async () =>
   expect(await refused(adas, 'ada/none')).toEqual([128, expect.stringContaining('not found')]);
   await cancel(ada, 'ada', 'mine');
   expect(await refused(adas)).toEqual([128, expect.stringContaining('needs a running job')]);
+});
+
+test('secrets that others gave, or that are gone, are only for admins', async () => {
+  const secrets = variables({ PASSWORD: 'of-ada' });
+  await using started = await running('secret', { secrets });
+  const cid = await app.user('cid');
+  const cids = await sshUser(cid, workspace, port());
+  const setRole = (role: string) =>
+    ada.gql(
+      `mutation { setMember(input: {namespace: "ada", username: "cid", role: ${role}}) { __typename } }`,
+    );
+  await setRole('WRITE');
+  await cid.gql(
+    `mutation { rerunJob(input: {namespace: "ada", name: "secret", newName: "repeated"}) { __typename } }`,
+  );
+  await until(cid, 'ada', 'repeated', 'RUNNING');
+  const command = ['echo "$PASSWORD"'];
+  const refused = await cids.ssh(command, '', { user: 'ada/repeated' });
+  expect(refused).toMatchObject({ code: 128, stderr: expect.stringContaining('it repeats') });
+  await setRole('ADMIN');
+  await eventually(async () => {
+    const { stdout } = await cids.ssh(command, '', { user: 'ada/repeated' });
+    expect(stdout).toBe('of-ada\n');
+  });
+  await setRole('WRITE');
+  await cancel(ada, 'ada', 'repeated');
+  expect((await adas.ssh(command, '', { user: started.user })).stdout).toBe('of-ada\n');
+
+  const setSecret = (name: string) =>
+    ada.gql(
+      `mutation { setSecret(input: {namespace: "ada", name: "${name}", value: "${name}-value", refs: ["**"]}) { __typename } }`,
+    );
+  await Promise.all(['GONE', 'KEPT'].map(setSecret));
+  await submit(cid, {
+    namespace: 'ada',
+    repo: 'ada/code',
+    name: 'stored',
+    command: 'sleep 600 & wait',
+    secretNames: ['GONE', 'KEPT'],
+  });
+  await until(cid, 'ada', 'stored', 'RUNNING');
+  const own = () => cids.ssh(['echo "$KEPT"'], '', { user: 'ada/stored' });
+  await eventually(async () => expect((await own()).stdout).toBe('KEPT-value\n'));
+  await ada.gql(
+    `mutation { deleteSecret(input: {namespace: "ada", name: "GONE"}) { __typename } }`,
+  );
+  expect(await own()).toMatchObject({ code: 128, stderr: expect.stringContaining('GONE') });
+  await cancel(ada, 'ada', 'stored');
 });
 
 test('sessions end with the job', async () => {

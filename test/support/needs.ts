@@ -132,6 +132,7 @@ const REQUIREMENTS = {
   python3: { probe: ['/usr/bin/python3', '--version'], remedy: install('python3') },
   redis: { probe: ['redis-server', '--version'], remedy: install('redis-server') },
   root: { probe: ['sh', '-c', 'test "$(id -u)" = 0'], remedy: 'run as root' },
+  rsync: { probe: ['rsync', '--version'], remedy: install('rsync') },
   script: { probe: ['script', '-qec', 'true', '/dev/null'], remedy: install('bsdutils') },
   'shared-checkout': {
     // Only root can start programs as another user.

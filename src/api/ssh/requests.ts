@@ -1,5 +1,5 @@
 /** What the SSH front process asks the server for, and the answers, as JSON of frames (`platform/frames.ts`). */
-import type { Resize } from '../../platform/frames.ts';
+import type { TerminalSize } from '../../platform/frames.ts';
 
 /** Sent for each key that a client offers, and again when the client sends a signature. */
 export type KeyLookup = { fingerprint: string };
@@ -33,5 +33,5 @@ export type JobShell = {
   /** Variables that the client sends, among them TERM. */
   env: Record<string, string>;
   /** Null: no terminal. */
-  terminal: Resize | null;
+  terminal: TerminalSize | null;
 };

@@ -7,7 +7,7 @@ import type pg from 'pg';
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import type { Config } from '../../base/config/config.ts';
 import { AppError, forbidden } from '../../base/errors.ts';
-import { demand, demandAccount, type Viewer } from '../../identity/permissions.ts';
+import { can, demand, demandAccount, type Viewer } from '../../identity/permissions.ts';
 import type { AccessRule } from '../../identity/rechecks.ts';
 import type { Db } from '../../platform/database/client.ts';
 import { sourceRef } from '../../repositories/repositories.ts';
@@ -15,10 +15,12 @@ import { demandValues } from '../../repositories/secrets/secrets.ts';
 import { demandCredentials, readJobCredentials } from '../record/job-credentials.ts';
 import { getJob, type JobKey } from '../requests/jobs.ts';
 
+/** Of jobs that repeat each other, when it is asked who has given the first one its secrets. */
+const MAX_REPEATED = 20;
+
 export type Deps = { db: Db; pool: pg.Pool; config: Pick<Config, 'jobShell'> };
 
 export type ShellTarget = {
-  jobId: string;
   attemptId: string;
   /** The process that supervises the attempt. */
   workerId: string;
@@ -31,16 +33,14 @@ const shellColumns = {
   namespaceId: true,
   repositoryId: true,
   createdById: true,
+  rerunOfId: true,
   status: true,
   attemptId: true,
-  repo: true,
   branch: true,
-  commitSha: true,
   snapshotId: true,
   tag: true,
+  secrets: true,
   secretNames: true,
-  variableNames: true,
-  commandFromRef: true,
   identity: true,
 } as const satisfies Prisma.JobSelect;
 type ShellJob = Prisma.JobGetPayload<{ select: typeof shellColumns }>;
@@ -59,7 +59,6 @@ export async function authorizeShell(
   const attempt = await services.db.jobAttempt.findUnique({ where, select: { workerId: true } });
   if (!attempt) throw new AppError('conflict', 'The job has just ended');
   return {
-    jobId: job.id,
     attemptId: job.attemptId,
     workerId: attempt.workerId,
     rule: {
@@ -71,24 +70,63 @@ export async function authorizeShell(
 
 async function demandShell(services: Deps, viewer: Viewer, job: ShellJob): Promise<void> {
   const account = demandAccount(viewer);
-  if (services.config.jobShell === 'off')
-    throw forbidden('The operator of this server has switched shells off');
-  demand(viewer, job.createdById === account.userId ? 'job.shellOwn' : 'job.shellAny', job);
+  const { userId } = account;
+  demandShellsOn(services.config);
+  demand(viewer, job.createdById === userId ? 'job.shellOwn' : 'job.shellAny', job);
   const { namespaceId, repositoryId } = job;
-  const source = repositoryId ? { ...job, repositoryId } : null;
+  // The secrets that were given with the first job are of its creator.
+  if (job.secrets && !(await hasCreatedAll(services, userId, job)))
+    demandEverything(viewer, job, 'its secrets were given to a job that it repeats');
+  const origin = { namespaceId, repositoryId, ref: sourceRef(job) };
+  for (const name of job.secretNames)
+    await demandPart(viewer, job, () =>
+      demandValues(services, account, {
+        origin,
+        names: { secretNames: [name], variableNames: [] },
+        own: { env: {}, secrets: {} },
+      }),
+    );
+  const { permissions = null, idTokens = [] } = readJobCredentials(job);
+  const source = repositoryId ? { repositoryId, branch: job.branch } : null;
+  await demandPart(viewer, job, () =>
+    demandCredentials(services, viewer, { permissions, idTokens }, { namespaceId, source }),
+  );
+}
+
+/** @throws AppError 403 if the operator has switched shells off */
+export function demandShellsOn({ jobShell }: Deps['config']): void {
+  if (jobShell === 'off')
+    throw forbidden('Shells in jobs are switched off on this server (LOAM_JOB_SHELL)');
+}
+
+const WHY = 'A shell reads everything that the job has';
+
+/** Checks a part of what the job has as for a new job. If the part is gone or has moved since, nobody can say who might have it. */
+async function demandPart(
+  viewer: Viewer,
+  job: ShellJob,
+  check: () => Promise<void>,
+): Promise<void> {
   try {
-    await demandValues(services, account, {
-      origin: { namespaceId, repositoryId, ref: sourceRef(job) },
-      names: job,
-      own: { env: {}, secrets: {} },
-    });
-    const { permissions = null, idTokens = [] } = readJobCredentials(job);
-    const about = { namespaceId, source, isFromRef: false };
-    await demandCredentials(services, viewer, { permissions, idTokens }, about);
+    await check();
   } catch (error) {
     if (!(error instanceof AppError)) throw error;
-    // A secret that was deleted meanwhile is no reason.
-    if (error.code !== 'permission_denied') return;
-    throw forbidden(`A shell reads everything that the job has: ${error.message}`);
+    if (error.code === 'permission_denied') throw forbidden(`${WHY}: ${error.message}`);
+    demandEverything(viewer, job, error.message);
   }
+}
+
+function demandEverything(viewer: Viewer, job: ShellJob, why: string): void {
+  if (!can(viewer, 'job.shellAny', job)) throw forbidden(`${WHY}: ${why}`);
+}
+
+/** Whether the user has created the job, and all jobs that it repeats. */
+async function hasCreatedAll({ db }: Deps, userId: string, job: ShellJob): Promise<boolean> {
+  const select = { createdById: true, rerunOfId: true } as const;
+  let one: Pick<ShellJob, keyof typeof select> | null = job;
+  for (let count = 0; one?.createdById === userId && count < MAX_REPEATED; count++) {
+    if (one.rerunOfId === null) return true;
+    one = await db.job.findUnique({ where: { id: one.rerunOfId }, select });
+  }
+  return false;
 }

@@ -12,18 +12,13 @@ import { readdir, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type Duplex, PassThrough, type Readable, Writable } from 'node:stream';
 import { Backoff } from '../../base/backoff.ts';
+import type { TerminalSize } from '../../platform/frames.ts';
 import { SHARED, SHARED_DIR } from '../container/shared-folder.ts';
 import { DEFAULT_PATH, READ_ENVIRONMENT } from '../container/wrapper.ts';
 import { SHELL_FOR_PEOPLE } from '../process/exec.ts';
 import { exportScript } from '../process/launch.ts';
 import { quoteForShell } from '../process/namespace.ts';
-import {
-  type ExecSession,
-  type ExecSpec,
-  NotExecutable,
-  RunnerUnavailable,
-  type TerminalSize,
-} from '../runner.ts';
+import { type ExecSession, type ExecSpec, NotExecutable, RunnerUnavailable } from '../runner.ts';
 import { type Engine, EngineError, isStatus } from './engine.ts';
 import { readContainerState } from './outcome.ts';
 
@@ -36,9 +31,11 @@ const BEGIN_TIMEOUT_MS = 30_000;
 const GRACE_MS = 2_000;
 /**
  * How often a command is checked whose output is not read. Once it has ended, the rest of its output is read ahead, because the
- * engine discards what is not read within two seconds: Docker 20.10 lost 135 kB. The rest is at most about 2 MB.
+ * engine discards what is not read within two seconds: Docker 20.10 lost 135 kB. The rest is at most about 2 MB; what
+ * processes print that the command has left behind is not sent.
  */
 const POLL_MS = 500;
+const MAX_REST = 4 * 2 ** 20;
 /** Maximum length of the first line, and of an error message in place of it. */
 const MAX_FIRST_LINE = 500;
 /** Maximum bytes of errors of the command that arrive before the first line: the pipe to the engine holds 64 KiB. */
@@ -96,16 +93,12 @@ export class ExecSessions {
       return exitCode;
     })();
     exited.catch(() => {});
-    let resized = Promise.resolve();
     return {
       stdin,
       stdout,
       stderr,
       exited,
-      resize(size) {
-        // One after the other, because requests of several connections may overtake each other.
-        resized = resized.then(() => resize(engine, exec.id, size));
-      },
+      resize: (size) => resize(engine, exec.id, size),
       close: end,
     };
   }
@@ -251,7 +244,10 @@ async function forward(
   isRunning: () => Promise<boolean>,
 ): Promise<void> {
   let hasEnded = false;
+  let rest = 0;
   for await (const { name, data } of output) {
+    if (hasEnded) rest += data.length;
+    if (rest > MAX_REST) return;
     const target = targets[name] ?? targets.stdout;
     if (!target.destroyed) target.write(data);
     while (!hasEnded && !target.destroyed && target.writableNeedDrain) {

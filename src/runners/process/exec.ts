@@ -5,18 +5,19 @@
  * A terminal is made by `script` of util-linux, within the sandbox, so that `tty` and terminal multiplexers work. Without a
  * terminal, `cat` connects the command by pipes: the streams of Node are sockets, which a command cannot open as /dev/stdout.
  */
-import { readFileSync, readlinkSync } from 'node:fs';
+import { closeSync, openSync, readlinkSync, readSync } from 'node:fs';
 import { constants as os } from 'node:os';
 import { createInterface } from 'node:readline';
 import type { Readable } from 'node:stream';
 import { finished } from 'node:stream/promises';
 import { setTimeout as delay } from 'node:timers/promises';
+import type { TerminalSize } from '../../platform/frames.ts';
 import {
   runProgram,
   type StreamedProgram,
   startProgram,
 } from '../../platform/processes/starter.ts';
-import { type ExecSession, type ExecSpec, NotExecutable, type TerminalSize } from '../runner.ts';
+import { type ExecSession, type ExecSpec, NotExecutable } from '../runner.ts';
 import {
   ATTEMPT_ID_VARIABLE,
   listDescendants,
@@ -53,6 +54,10 @@ type Target = ExecPlan & {
 const DRAIN_MS = 2_000;
 /** Time between SIGTERM and SIGKILL for processes of a session that is closed. */
 const GRACE_MS = 2_000;
+/** Time for `stty`, whose process is one of the job's terminal. */
+const RESIZE_MS = 2_000;
+/** Of the environment of a job's process, which the process can change: more than Linux accepts at its start. */
+const MAX_ENVIRONMENT = 4 * 2 ** 20;
 
 /** Ends together with the process that entered the namespaces, which ends with this server. */
 const END_WITH_PARENT = ['setpriv', '--pdeathsig', 'KILL', '--'];
@@ -67,7 +72,7 @@ export async function execInSandbox(target: Target, spec: ExecSpec): Promise<Exe
   const env = command && readEnvironment(command.pid);
   if (!env) throw new NotExecutable('The job does not run.');
   const { terminal } = spec;
-  const [file = '', ...args] = [...target.prefix, '/bin/sh'];
+  const [file = '', ...args] = ['setsid', ...target.prefix, '/bin/sh'];
   const program = await startProgram(
     {
       file,
@@ -81,20 +86,23 @@ export async function execInSandbox(target: Target, spec: ExecSpec): Promise<Exe
       env: { PATH },
       cwd: '/',
     },
-    { pipes: terminal ? 1 : 3 },
+    { pipes: terminal ? 2 : 4 },
   );
-  const [input, errors, code] = program.pipes;
+  const [input, life, errors, code] = program.pipes;
   input?.end(environmentScript({ ...env, ...spec.env }, cwd));
-  if (terminal) return openTerminal(program);
-  if (!errors || !code) throw new Error('the streams of the command are missing');
-  return openPipes(program, errors, code);
+  const session = errors && code ? openPipes(program, { errors, code }) : openTerminal(program);
+  void session.exited.then(() => life?.end('ended\n'));
+  return session;
 }
 
 /** The shell for people: one that the sandbox has, with the environment of the job, which a login shell would change. */
 export const SHELL_FOR_PEOPLE =
   'if command -v bash >/dev/null; then exec bash -i; else exec sh -i; fi';
 
-/** Joins the control groups, sets the limits, and runs the rest of the arguments. */
+/**
+ * Joins the control groups, sets the limits, and runs the rest of the arguments. Descriptor 3 has the environment, 5 gets the errors
+ * and 6 the exit code. When 4 ends without a line, the server was killed, and the processes of this session are killed too.
+ */
 function joinScript(
   limitCommands: readonly string[],
   hasTerminal: boolean,
@@ -103,10 +111,12 @@ function joinScript(
   const give = uid === null ? '' : `chown ${uid} /dev/fd/0 /dev/fd/1 /dev/fd/2; `;
   const run = hasTerminal
     ? 'exec "$@"'
-    : `exec 6>&1
-{ cat 3<&- 5>&- 7>&- | { ${give}"$@" 4>&- 5>&- 6>&- 7>&-; echo $? >&5; } 2>&7 | cat >&6 3<&- 4>&- 5>&- 7>&-
-} 7>&1 | cat >&4 3<&- 5>&- 6>&-`;
-  return `while [ "$1" != -- ]; do echo 0 > "$1" || exit 125; shift; done
+    : `exec 7>&1
+{ cat 3<&- 6>&- 8>&- | { ${give}"$@" 5>&- 6>&- 7>&- 8>&-; echo $? >&6; } 2>&8 | cat >&7 3<&- 5>&- 6>&- 8>&-
+} 8>&1 | cat >&5 3<&- 6>&- 7>&-`;
+  return `{ read -r ended <&4 || kill -KILL 0; } 3<&- 5>&- 6>&- </dev/null >/dev/null 2>&1 &
+exec 4<&-
+while [ "$1" != -- ]; do echo 0 > "$1" || exit 125; shift; done
 shift
 ${limitCommands.join('\n')}
 ${run}`;
@@ -141,7 +151,7 @@ function readPids(pid: number): number[] {
 
 /** Undefined when the process has ended. */
 function readEnvironment(pid: number): Record<string, string> | undefined {
-  const text = readText(`/proc/${pid}/environ`);
+  const text = readText(`/proc/${pid}/environ`, MAX_ENVIRONMENT);
   if (!readProcessStat(pid)) return undefined;
   const entries = text.split('\0').filter((entry) => /^[A-Za-z_]\w*=/.test(entry));
   return Object.fromEntries(
@@ -221,8 +231,8 @@ function openTerminal(program: StreamedProgram): ExecSession {
     resize({ rows, columns }) {
       const script = findScript();
       const [child] = script === undefined ? [] : listDescendants(script);
-      if (child !== undefined)
-        void resizeTerminal(child, ['rows', `${rows}`, 'cols', `${columns}`]);
+      const size = ['rows', `${rows}`, 'cols', `${columns}`];
+      return child === undefined ? Promise.resolve() : resizeTerminal(child, size);
     },
     close() {
       const script = findScript();
@@ -237,19 +247,27 @@ async function resizeTerminal(pid: number, size: string[]): Promise<void> {
   const file = `/proc/${pid}/fd/0`;
   try {
     // `stty` opens the file itself; the kernel resolves it to the terminal of the sandbox.
-    await runProgram({ file: 'stty', args: ['-F', file, ...size], env: { PATH }, cwd: '/' });
+    const program = { file: 'stty', args: ['-F', file, ...size], env: { PATH }, cwd: '/' };
+    await runProgram(program, { timeoutMs: RESIZE_MS });
   } catch {
     // The command has just ended.
   }
 }
 
+type Pipe = StreamedProgram['stdout'];
+
 function openPipes(
   program: StreamedProgram,
-  errors: StreamedProgram['stdout'],
-  code: StreamedProgram['stdout'],
+  { errors, code }: { errors: Pipe; code: Pipe },
 ): ExecSession {
   const { stdin, stdout, pid = 0 } = program;
-  const listOwn = () => listDescendants(pid);
+  let hasEnded = false;
+  const markEnded = () => {
+    hasEnded = true;
+  };
+  program.ended.then(markEnded, markEnded);
+  // Afterwards, another process may have the pid.
+  const listOwn = () => (hasEnded ? [] : listDescendants(pid));
   const exited = readLine(code).then(async (said) => {
     const isRead = (stream: Readable) => finished(stream, { writable: false }).catch(() => {});
     const drained = Promise.all([isRead(stdout), isRead(errors)]);
@@ -265,7 +283,7 @@ function openPipes(
     stdout,
     stderr: errors,
     exited,
-    resize() {},
+    async resize() {},
     close() {
       for (const each of listOwn()) signalOne(each, 'SIGTERM');
       setTimeout(() => {
@@ -281,9 +299,18 @@ async function readLine(input: Readable): Promise<string | undefined> {
   return undefined;
 }
 
-function readText(file: string): string {
+function readText(file: string, maxBytes = 65_536): string {
   try {
-    return readFileSync(file, 'utf8');
+    const descriptor = openSync(file, 'r');
+    try {
+      const bytes = Buffer.allocUnsafe(maxBytes);
+      let size = 0;
+      for (let more = -1; more !== 0 && size < maxBytes; size += more)
+        more = readSync(descriptor, bytes, size, maxBytes - size, null);
+      return bytes.toString('utf8', 0, size);
+    } finally {
+      closeSync(descriptor);
+    }
   } catch {
     return '';
   }

@@ -16,7 +16,9 @@ test('a shell leads to the worker of the job, and ends with the job', async (ctx
   await using servers = await startServers(1, { config: { role: 'serve', jobShell: 'on', ssh } });
   const [client] = servers.clients as [Client];
   const [server] = servers.apps as [App];
-  const worker = await servers.work('worker', { config: { runner: 'process' } });
+  const worker = await servers.work('worker', {
+    config: { runner: 'process', jobShell: 'on' },
+  });
   const { members } = server.services.cluster;
   const workerId = worker.services.cluster.members.id;
   await eventually(() => expect(members.find(workerId)).toBeDefined());

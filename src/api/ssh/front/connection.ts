@@ -17,7 +17,7 @@ import type {
   Session,
 } from 'ssh2';
 import { fingerprintOf, isSignedBy, readWireKey } from '../../../platform/crypto/ssh-keys.ts';
-import { encodeJsonFrame, FrameReader, type Resize } from '../../../platform/frames.ts';
+import { encodeJsonFrame, FrameReader, type TerminalSize } from '../../../platform/frames.ts';
 import type { JobShell, KeyLookup, KeyOwner } from '../requests.ts';
 import type { SshLimits } from './protocol.ts';
 import { relayCommand } from './relay.ts';
@@ -209,7 +209,7 @@ class ClientConnection {
     });
     const job = this.#job;
     const shell: JobShell | undefined = job && { ...job, env: {}, terminal: null };
-    const resizes = new EventEmitter<{ resize: [Resize] }>();
+    const resizes = new EventEmitter<{ resize: [TerminalSize] }>();
     session.on('env', (accept, reject, { key, val }: { key: string; val: string }) => {
       if (shell && ACCEPTED_VARIABLES.test(key) && Object.keys(shell.env).length < MAX_VARIABLES)
         shell.env[key] = val.slice(0, MAX_VARIABLE_LENGTH);
@@ -265,7 +265,7 @@ class ClientConnection {
       command: string | null;
       protocol: string | undefined;
       shell: JobShell | undefined;
-      resizes: EventEmitter<{ resize: [Resize] }>;
+      resizes: EventEmitter<{ resize: [TerminalSize] }>;
     },
     release: () => void,
   ): void {
@@ -325,7 +325,7 @@ function findKeyOwner(gatewayPath: string, lookup: KeyLookup): Promise<KeyOwner>
 }
 
 /** Within the limits of programs that draw on terminals. */
-function toSize({ cols, rows }: { cols: number; rows: number }): Resize {
+function toSize({ cols, rows }: { cols: number; rows: number }): TerminalSize {
   const bound = (size: number, instead: number) => Math.min(size || instead, MAX_TERMINAL);
   return { columns: bound(cols, 80), rows: bound(rows, 24) };
 }

@@ -7,7 +7,8 @@ import {
   encodeFrame,
   encodeJsonFrame,
   FrameReader,
-  type Resize,
+  LOST_EXIT,
+  type TerminalSize,
   writeFrame,
 } from '../../../platform/frames.ts';
 import type { ExecRequest } from '../requests.ts';
@@ -23,7 +24,7 @@ type RelayedCommand = {
   gatewayPath: string;
   request: ExecRequest;
   /** Emits `resize` with the new size of the client's terminal. */
-  resizes: EventEmitter<{ resize: [Resize] }>;
+  resizes: EventEmitter<{ resize: [TerminalSize] }>;
   /** How long the client may read none of the data buffered for it. */
   stalledMs: number;
   /** Called when the client has read nothing for `stalledMs`; must close the connection. */
@@ -66,9 +67,19 @@ class CommandRelay {
       if (this.#hasEnded || server.destroyed) return;
       if (!writeFrame(server, 'data', chunk)) channel.pause();
     });
-    server.on('drain', () => channel.resume());
-    this.#command.resizes.on('resize', (size) => {
-      if (!this.#hasEnded && !server.destroyed) server.write(encodeJsonFrame('resize', size));
+    let size: TerminalSize | undefined;
+    const sendSize = () => {
+      if (!size || this.#hasEnded || server.destroyed || server.writableNeedDrain) return;
+      server.write(encodeJsonFrame('resize', size));
+      size = undefined;
+    };
+    server.on('drain', () => {
+      channel.resume();
+      sendSize();
+    });
+    this.#command.resizes.on('resize', (newest) => {
+      size = newest;
+      sendSize();
     });
     channel.on('end', () => {
       if (!this.#hasEnded && !server.destroyed)
@@ -106,7 +117,7 @@ class CommandRelay {
     server.once('close', () => {
       if (this.#hasEnded) return;
       channel.stderr.write('loam: The server closed the connection; try again\n');
-      this.#end(1);
+      this.#end(this.#command.request.shell ? LOST_EXIT : 1);
     });
   }
 
