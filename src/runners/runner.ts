@@ -327,6 +327,12 @@ export function toMessage(text: string, isCut: boolean): string {
   return isCut ? message.replace(/\uFFFD$/, '') + CUT_MARK : message;
 }
 
+/**
+ * The begin of the line by which a held job says that its command has failed (`../jobs/record/failure-hold.ts`). A log that has
+ * reached its limits still takes the first such line.
+ */
+export const HOLD_MARK = '::loam-held::';
+
 /** The last line of a log whose next line would exceed its limits. */
 export function logFullMessage({ bytes, lines }: AttemptSpec['log']): string {
   return `The log ends here: it may hold ${bytes} bytes and ${lines} lines. What the job prints from here on is not kept.`;

@@ -110,16 +110,17 @@ test('a job whose GPUs are idle is cancelled, continuing the idle time after a r
   const fake = fakeRunner({ gpus: { T4: 4 }, graceMs: 50 });
   let load: number | null = 0;
   let starts = 0;
-  const changed = Promise.withResolvers<void>();
+  let changed = Promise.withResolvers<void>();
   const runner: Runner & typeof fake = {
     ...fake,
     async sweep(keep) {
       starts += 1;
+      changed = Promise.withResolvers();
       await fake.sweep(keep);
     },
     async stats(handle) {
       const usage = await fake.stats(handle);
-      // The second process takes its first sample when the test has changed the stored time.
+      // A later process takes its first sample when the test has changed the stored time.
       if (starts > 1) await changed.promise;
       return usage && { ...usage, gpuPercent: load };
     },
@@ -148,6 +149,27 @@ test('a job whose GPUs are idle is cancelled, continuing the idle time after a r
     expect(await lines(ada, 'ada', 'idle')).toEqual(['Cancelled: its GPUs were idle for 1 minute']),
   );
   await eventually(async () => expect((await job(ada, 'ada', 'idle')).exitCode).toBe(7));
+
+  // The hold of a failed job has an end of its own.
+  await run(ada, 'held', 'busy', GPU);
+  await until(ada, 'ada', 'held', 'RUNNING');
+  const setHeld = (data: object) =>
+    app.app.services.db.job.updateMany({ where: { name: 'held' }, data });
+  const row = () => app.app.services.db.job.findFirstOrThrow({ where: { name: 'held' } });
+  await eventually(async () => expect((await row()).usage).toHaveProperty('idle'));
+  await app.restart();
+  const long = { attemptId: (await row()).attemptId, ms: 3_600_000 };
+  await setHeld({ heldAt: new Date(), usage: { ...((await row()).usage as object), idle: long } });
+  changed.resolve();
+  await eventually(async () => {
+    const { usage: sampled, status } = await row();
+    expect(sampled).toMatchObject({ idle: { ms: expect.any(Number) } });
+    // biome-ignore lint/suspicious/noExplicitAny: JSON of the database.
+    expect((sampled as any).idle.ms).toBeGreaterThan(3_600_000);
+    expect(status).toBe('running');
+  });
+  await setHeld({ heldAt: null });
+  await until(ada, 'ada', 'held', 'CANCELLED');
 
   load = null;
   await run(ada, 'unmeasured', 'busy', GPU);

@@ -114,4 +114,13 @@ test('the runner keeps no more output than the log has room for, and the log has
   const kept = told.slice(0, -1).reduce((sum, line) => sum + line.length + 1, 0);
   expect(kept).toBeGreaterThan(199 * 1024);
   expect(kept).toBeLessThanOrEqual(200 * 1024);
+
+  // A full log does not hide that the sandbox is held.
+  const held = { name: 'held', holdOnFailureMinutes: 30 };
+  await submit(cay, { namespace: 'cay', repo: 'cay/code', command, ...held });
+  await eventually(async () => {
+    const { progress } = await job(cay, 'cay', 'held');
+    expect(progress).toMatch(/^failed with exit code 1: held until /);
+  });
+  expect(await lines(cay, 'cay', 'held')).toEqual(told);
 });

@@ -12,10 +12,11 @@ import type pg from 'pg';
 import { type Actor, addAuditToStatement } from '../../identity/audit.ts';
 import { createStatementParts, pipeline, runStatement } from '../../platform/database/statement.ts';
 import { quoteForShell } from '../../runners/process/namespace.ts';
+import { HOLD_MARK } from '../../runners/runner.ts';
 import { type LockedJob, moveLockedJobs } from './state.ts';
 
 /** A line that the shell prints when the hold begins, with the exit code of the command. */
-const MARK = /^::loam-held::([1-9]\d{0,2})$/;
+const MARK = new RegExp(`^${HOLD_MARK}([1-9]\\d{0,2})$`);
 
 /** Searched after the PATH of the job, for `sleep`. */
 const FALLBACK_PATH = '/usr/local/bin:/usr/bin:/bin';
@@ -32,7 +33,7 @@ exec 9>&2 2>/dev/null
 loam_code=$?
 PATH=$PATH:${FALLBACK_PATH}
 if [ "$loam_code" -ne 0 ] && [ -z "$loam_stopped" ] && command -v sleep >/dev/null; then
-  printf '\\n::loam-held::%s\\n' "$loam_code"
+  printf '\\n${HOLD_MARK}%s\\n' "$loam_code"
   read -r loam_now _ </proc/uptime
   loam_end=$((\${loam_now%.*} + ${seconds}))
   while [ -z "$loam_stopped" ] && [ "\${loam_now%.*}" -lt "$loam_end" ]; do

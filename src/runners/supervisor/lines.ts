@@ -10,6 +10,7 @@ import {
 } from 'node:fs';
 import { Socket } from 'node:net';
 import {
+  HOLD_MARK,
   type LogBatch,
   type LogCursor,
   logFullMessage,
@@ -147,6 +148,10 @@ function countFrames(frames: string): number {
   return count;
 }
 
+/** A whole line, which is shorter than this. */
+const MARK_LINE = new RegExp(`\n(${HOLD_MARK}\\d{1,3})\n`);
+const MARK_BYTES = 32;
+
 /** Copies a FIFO's lines into the log. Text is handled as latin1, one character per byte, which is faster than UTF-8. */
 export function copyLines(fifo: string, stream: 'o' | 'e', log: LogFile) {
   // The reader is opened first and without blocking, because opening one end of a FIFO waits for the other end.
@@ -177,13 +182,29 @@ export function copyLines(fifo: string, stream: 'o' | 'e', log: LogFile) {
     return text;
   };
   const read = (chunk: Uint8Array): boolean => {
-    // Lines beyond the limits are read and discarded, so that the job does not block on a full pipe.
-    if (!log.keepsLines) return true;
     const text = Buffer.from(chunk.buffer, chunk.byteOffset, chunk.length).toString('latin1');
+    if (log.keepsLines) keep(text);
+    // Also after the chunk with which the log reached its limits.
+    if (!log.keepsLines) noteMark(text);
+    return true;
+  };
+  /** The end of the last chunk, which may have the begin of a mark. */
+  let lastEnd = '';
+  let hasNotedMark = false;
+  /** Lines beyond the limits are discarded, so that the job does not block on a full pipe, except the mark of a hold. */
+  const noteMark = (text: string) => {
+    if (hasNotedMark || stream !== 'o') return;
+    const mark = MARK_LINE.exec(lastEnd + text)?.[1];
+    lastEnd = (lastEnd + text).slice(-MARK_BYTES);
+    if (mark === undefined) return;
+    hasNotedMark = true;
+    log.note(mark);
+  };
+  const keep = (text: string): void => {
     const first = text.indexOf('\n');
     if (first < 0) {
       addToPending(text);
-      return true;
+      return;
     }
     addToPending(text.slice(0, first));
     const last = text.lastIndexOf('\n');
@@ -196,7 +217,6 @@ export function copyLines(fifo: string, stream: 'o' | 'e', log: LogFile) {
     }
     log.write(complete);
     addToPending(text.slice(last + 1));
-    return true;
   };
   source.resume();
   source.on('error', () => {});
