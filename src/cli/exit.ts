@@ -10,6 +10,7 @@ export const EXIT = {
   refused: 5,
   unreachable: 69,
   interrupted: 130,
+  sessionLost: 255,
 } as const;
 
 /** The command line itself is wrong: exit code 2. */
@@ -27,6 +28,15 @@ export class Interrupted extends Error {
   override name = 'Interrupted';
 }
 
+/** The connection to a command in a job has broken: exit code 255, as of `ssh`. */
+export class SessionLost extends Error {
+  override name = 'SessionLost';
+
+  constructor(reason: string) {
+    super(`The connection to the job was lost${reason ? `: ${reason}` : ''}`);
+  }
+}
+
 /** Git has the same exit code for all of these failures, so its error message decides the exit code of the command. */
 const GIT_FAILURES: readonly [RegExp, number][] = [
   [/Authentication failed for/, EXIT.notSignedIn],
@@ -36,6 +46,7 @@ const GIT_FAILURES: readonly [RegExp, number][] = [
 
 export function exitCodeOf(error: unknown): number {
   if (error instanceof Interrupted) return EXIT.interrupted;
+  if (error instanceof SessionLost) return EXIT.sessionLost;
   if (error instanceof GitError)
     return GIT_FAILURES.find(([said]) => said.test(error.message))?.[1] ?? EXIT.failure;
   if (error instanceof UsageError) return EXIT.usage;

@@ -5,6 +5,7 @@
 import { readFileSync } from 'node:fs';
 import type { IncomingMessage } from 'node:http';
 import type { Readable } from 'node:stream';
+import type { HttpsProxyAgent } from 'https-proxy-agent';
 import { UsageError } from './exit.ts';
 
 const MAX_REDIRECTS = 5;
@@ -23,25 +24,19 @@ export type Network = (url: URL, request: NetworkRequest) => Promise<IncomingMes
 
 /** @throws UsageError for a certificate authority that cannot be read */
 export async function openNetwork(): Promise<Network> {
-  const [http, https, tls, { HttpsProxyAgent }, { getProxyForUrl }] = await Promise.all([
+  const [http, https, optionsFor] = await Promise.all([
     import('node:http'),
     import('node:https'),
-    import('node:tls'),
-    import('https-proxy-agent'),
-    import('proxy-from-env'),
+    openOptions(),
   ]);
-  const { LOAM_CA } = process.env;
-  const ca = LOAM_CA ? { ca: [...tls.rootCertificates, readCa(LOAM_CA)] } : {};
   return (url, { method, headers, body, signal, timeoutMs }) =>
     new Promise((resolve, reject) => {
-      const proxy = getProxyForUrl(url.href);
       const { request } = url.protocol === 'https:' ? https : http;
       const sent = request(url, {
         method,
         headers,
-        ...ca,
         ...(signal && { signal }),
-        ...(proxy !== '' && { agent: new HttpsProxyAgent<string>(proxy, { ...ca } as object) }),
+        ...optionsFor(url),
       });
       let timer: NodeJS.Timeout | undefined;
       const late = Object.assign(new Error('no answer in time'), { code: 'ETIMEDOUT' });
@@ -58,6 +53,31 @@ export async function openNetwork(): Promise<Network> {
       if (typeof body === 'object') body.on('error', (error) => sent.destroy(error)).pipe(sent);
       else sent.end(body);
     });
+}
+
+/** Of Node, for one connection: the proxy as its agent, and the certificate authorities. @throws UsageError */
+export async function openNetworkOptions(url: URL): Promise<ConnectionOptions> {
+  return (await openOptions())(url);
+}
+
+type ConnectionOptions = { agent?: HttpsProxyAgent<string>; ca?: string[] };
+
+/** @throws UsageError for a certificate authority that cannot be read */
+async function openOptions(): Promise<(url: URL) => ConnectionOptions> {
+  const [tls, { HttpsProxyAgent }, { getProxyForUrl }] = await Promise.all([
+    import('node:tls'),
+    import('https-proxy-agent'),
+    import('proxy-from-env'),
+  ]);
+  const { LOAM_CA } = process.env;
+  const ca = LOAM_CA ? { ca: [...tls.rootCertificates, readCa(LOAM_CA)] } : {};
+  return (url) => {
+    const proxy = getProxyForUrl(url.href);
+    return {
+      ...ca,
+      ...(proxy !== '' && { agent: new HttpsProxyAgent<string>(proxy, { ...ca } as object) }),
+    };
+  };
 }
 
 /** @returns null where the environment asks for neither a proxy nor a certificate authority: the global one will do */

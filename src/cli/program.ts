@@ -7,6 +7,7 @@ import { addArtifactCommands } from './commands/artifacts.ts';
 import { addAutomationCommands } from './commands/automation.ts';
 import { addBudgetCommands } from './commands/budgets.ts';
 import { addCompletionCommand } from './commands/completion.ts';
+import { addCopyCommand } from './commands/copy.ts';
 import { addCredentialCommands } from './commands/credentials.ts';
 import { addFileCommands } from './commands/files.ts';
 import { addHardwareCommand } from './commands/hardware.ts';
@@ -22,14 +23,16 @@ import { addRetentionCommands } from './commands/retention.ts';
 import { addRunCommand } from './commands/run.ts';
 import { addRunsCommands } from './commands/runs.ts';
 import { addSecretCommands } from './commands/secrets.ts';
+import { addShellCommand } from './commands/shell.ts';
 import { addSignInCommands } from './commands/sign-in.ts';
 import { addTopCommand } from './commands/top.ts';
 import { addVersionCommand } from './commands/version.ts';
 import { addWebhookCommands } from './commands/webhooks.ts';
 
 const EXIT_CODES = `
-Exit codes: 0 success; 1 failure; 2 wrong usage; 4 not signed in; 5 refused; 69 server unreachable; 130 interrupted.
-"run" and "wait" exit with the code of the job, "runs wait" with 1 unless the run succeeded.
+Exit codes: 0 success; 1 failure; 2 wrong usage; 4 not signed in; 5 refused; 69 server unreachable; 130 interrupted;
+255 connection to a shell lost. "run" and "wait" exit with the code of the job, "shell" with that of the command, "runs wait"
+with 1 unless the run succeeded.
 
 Environment: LOAM_URL and LOAM_TOKEN name a server and a credential for it; HTTPS_PROXY, HTTP_PROXY and NO_PROXY are
 obeyed; LOAM_CA names a file with a further certificate authority (PEM): certificates are always checked;
@@ -52,6 +55,8 @@ export function createProgram(): Program {
   addSignInCommands(program);
   addRunCommand(program);
   addJobCommands(program);
+  addShellCommand(program);
+  addCopyCommand(program);
   addAutomationCommands(program);
   addRunsCommands(program);
   addTopCommand(program);

@@ -96,7 +96,7 @@ export async function downloadArtifacts(
   }
 }
 
-function noteLeftOut(paths: readonly string[], reason: string): void {
+export function noteLeftOut(paths: readonly string[], reason: string): void {
   if (paths.length === 0) return;
   note(`Left out ${fileCount(paths.length)}, ${reason}`);
   for (const path of paths.slice(0, MAX_SHOWN)) note(`  ${safeText(path)}`);

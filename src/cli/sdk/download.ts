@@ -70,13 +70,8 @@ export class DownloadFolder {
    * @throws LoamError; `bad_answer` for a path that leads out of the folder
    */
   async download(file: ArtifactFile, transfer: Transfer): Promise<LeftOutReason | null> {
-    const parts = safeParts(file.path);
-    if (isOfGit(file.path)) return 'git_folder';
-    const target = await this.#prepare(parts);
-    const found = await this.#fs.lstat(target, { bigint: true }).catch(() => null);
-    if (found?.isDirectory()) throw unsafe(file.path, `${target} is a folder`);
-    const isOurs = found?.isFile() && this.#record.has(file.path, found);
-    if (found && !isOurs && !transfer.force) return 'exists';
+    const target = await this.#place(file.path, transfer.force);
+    if (typeof target === 'object') return target.leftOut;
     // The name does not contain that of the file, because both together may exceed the limit of the file system.
     const part = `${target.slice(0, target.lastIndexOf('/'))}/.loam-${await digestOf(file)}.part`;
     const { O_CREAT, O_RDWR, O_NOFOLLOW } = this.#fs.constants;
@@ -89,6 +84,51 @@ export class DownloadFolder {
     }
     await this.#fs.rename(part, target);
     return null;
+  }
+
+  /**
+   * Writes a file of another source. `isProgram`: it can be executed.
+   * @returns why the file was left out, with its content unread; null if it was written
+   * @throws LoamError `bad_answer` for a path that leads out of the folder
+   */
+  async write(
+    path: string,
+    content: AsyncIterable<Uint8Array>,
+    { force, isProgram }: { force: boolean; isProgram: boolean },
+  ): Promise<LeftOutReason | null> {
+    const target = await this.#place(path, force);
+    if (typeof target === 'object') return target.leftOut;
+    const part = `${target.slice(0, target.lastIndexOf('/'))}/.loam-${crypto.randomUUID()}.part`;
+    const handle = await this.#fs.open(part, 'wx', isProgram ? 0o777 : 0o666);
+    try {
+      for await (const chunk of content) await handle.writeFile(chunk);
+      await this.#record.add(path, await handle.stat({ bigint: true }));
+      await handle.close();
+      await this.#fs.rename(part, target);
+    } catch (error) {
+      await handle.close().catch(() => {});
+      await this.#fs.rm(part, { force: true });
+      throw error;
+    }
+    return null;
+  }
+
+  /** Creates a folder below this one. @throws LoamError as `write` */
+  async makeFolder(path: string): Promise<LeftOutReason | null> {
+    if (entersGitFolder(path)) return 'git_folder';
+    await this.#prepare([...safeParts(path), '']);
+    return null;
+  }
+
+  /** @returns where the file is to be written, or why it must not be. @throws LoamError as `write` */
+  async #place(path: string, force: boolean): Promise<string | { leftOut: LeftOutReason }> {
+    const parts = safeParts(path);
+    if (isOfGit(path)) return { leftOut: 'git_folder' };
+    const target = await this.#prepare(parts);
+    const found = await this.#fs.lstat(target, { bigint: true }).catch(() => null);
+    if (found?.isDirectory()) throw unsafe(path, `${target} is a folder`);
+    const isOurs = found?.isFile() && this.#record.has(path, found);
+    return found && !isOurs && !force ? { leftOut: 'exists' } : target;
   }
 
   /** Creates the folders of a path, of which none may be a link, and returns the path of the file. */
@@ -189,10 +229,7 @@ function toLoamError(error: unknown, url: string): unknown {
 }
 
 function unsafe(path: string, reason: string): LoamError {
-  return new LoamError(
-    'bad_answer',
-    `Refused to write the artifact ${JSON.stringify(path)}: ${reason}.`,
-  );
+  return new LoamError('bad_answer', `Refused to write ${JSON.stringify(path)}: ${reason}.`);
 }
 
 // Names that a file system takes for `.git`, by the rules with which git itself refuses paths of a tree.

@@ -83,7 +83,7 @@ export class Transport {
    */
   async send(path: string, init: SendOptions = {}): Promise<Response> {
     const response = await this.#fetchOnce(path, init);
-    if (response.status >= 400) throw await toError(response, this.url);
+    if (response.status >= 400) throw await readError(response, this.url);
     return response;
   }
 
@@ -118,7 +118,7 @@ export class Transport {
     if (!url || !/^https?:$/.test(url.protocol) || url.username !== '')
       throw new LoamError('bad_answer', `${this.url} sent a link that is not one.`);
     const response = await this.#open(url, init);
-    if (response.status >= 300) throw await toError(response, url.origin);
+    if (response.status >= 300) throw await readError(response, url.origin);
     if (url.protocol === 'https:' && response.url.startsWith('http:')) {
       await response.body?.cancel();
       throw new LoamError('bad_answer', `${url.origin} redirects to an address without TLS.`);
@@ -193,7 +193,7 @@ export class Transport {
 }
 
 /** The header for a token of either kind: only API keys contain a `$`. */
-function authorizationOf(token: string): string {
+export function authorizationOf(token: string): string {
   return token.includes('$') ? `API-Key ${token}` : `Bearer ${token}`;
 }
 
@@ -281,7 +281,7 @@ export function unreachable(server: string, error: unknown): LoamError {
 }
 
 /** The error of an answer with a status of 400 or more, from the envelope of REST. */
-async function toError(response: Response, server: string): Promise<LoamError> {
+export async function readError(response: Response, server: string): Promise<LoamError> {
   const text = await readText(response, server, 2 ** 20).catch(() => '');
   const envelope = parseEnvelope(text);
   const { status } = response;
