@@ -31,10 +31,10 @@ import type { Config } from './base/config/config.ts';
 import { createLog, type Logger } from './base/log.ts';
 import type { Urls } from './base/urls.ts';
 import type { Cluster } from './cluster/cluster.ts';
-import { openCluster } from './cluster/cluster.ts';
+import { openCluster, ServerUnavailable } from './cluster/cluster.ts';
 import { forwardTo } from './cluster/forward.ts';
 import { openMembers } from './cluster/members.ts';
-import { acceptTunnels } from './cluster/tunnels.ts';
+import { acceptTunnels, openTunnel } from './cluster/tunnels.ts';
 import type { PendingOperation } from './git/disk/disk.ts';
 import type { Git } from './git/git.ts';
 import { openGit } from './git/git.ts';
@@ -97,6 +97,12 @@ import type { FindingIds } from './repositories/pushes/secret-scanning/find.ts';
 import { createFindingIds } from './repositories/pushes/secret-scanning/find.ts';
 import type { JobsFile } from './repositories/pushes/triggers.ts';
 import { recoverRepositories, takeOverFromDeadServers } from './repositories/recovery.ts';
+import {
+  type ExecConnection,
+  isExecUpgrade,
+  serveExecTunnel,
+  serveExecUpgrade,
+} from './runners/agent/exec-upgrades.ts';
 import { createAgentsRouter } from './runners/agent/http.ts';
 import { PROGRAM_PATH } from './runners/agent/program.ts';
 import { type OpenedRunner, openRunner } from './runners/open.ts';
@@ -240,6 +246,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
       : null;
   const shells = runner && openShells({ ...services, runner });
   const webSockets = new WebSockets();
+  const agents = serveAgents(services, runner);
   const connector = createConnector({
     guard: services.webhooks.guard,
     lookup: overrides.lookup ?? resolveHost,
@@ -260,14 +267,8 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
       return null;
     },
     () => initializeCursor(services).then(() => null),
-    () =>
-      startAnswering(
-        { ...services, shells, webSockets },
-        limits,
-        port,
-        serveAgents(services, runner),
-      ),
-    () => startShells({ ...services, shells, webSockets }, ssh, port),
+    () => startAnswering({ ...services, shells, webSockets }, limits, port, agents),
+    () => startShells({ ...services, shells, webSockets }, { ssh, port, agents }),
     () => takeOverFromDeadServers(services, process.session, unfinished),
     () => startTriggerLoop(services),
     () => startClock(services),
@@ -336,15 +337,19 @@ async function startAnswering(
 /** Serves SSH, and shells in the jobs of this process for the other servers. */
 async function startShells(
   services: ShellServices,
-  ssh: Ssh | null,
-  port: Awaited<ReturnType<typeof takePort>>,
+  {
+    ssh,
+    port,
+    agents,
+  }: { ssh: Ssh | null; port: Awaited<ReturnType<typeof takePort>>; agents: AgentRoutes },
 ): Promise<AsyncDisposable> {
   const { shells, webSockets } = services;
   const served = await serveSsh(services, ssh);
   acceptTunnels(services, port, {
     repo: served.serveForwarded,
-    ...(shells && { att: serveShells(shells) }),
+    ...(shells && { att: serveAttempts(shells, agents) }),
   });
+  agents.acceptConnections(port);
   return {
     async [Symbol.asyncDispose]() {
       webSockets[Symbol.dispose]();
@@ -354,9 +359,13 @@ async function startShells(
   };
 }
 
-/** Serves tunnels of other servers, which have checked who may open the shell. */
-function serveShells(shells: Shells) {
-  return (head: unknown, socket: Duplex) => void shells.run(head as ShellOpening, socket);
+/** Serves tunnels of other servers, which have checked who may open the shell, or relay a connection of an agent. */
+function serveAttempts(shells: Shells, agents: AgentRoutes) {
+  return (head: unknown, socket: Duplex) => {
+    const opening = head as ShellOpening | ExecConnection;
+    if ('spec' in opening) void shells.run(opening, socket);
+    else agents.serveTunnel(opening, socket);
+  };
 }
 
 /** Adds the parts of a process that answers requests. `base`: base URL for clients. */
@@ -412,7 +421,8 @@ export async function createWorker(
   const { services, failed } = await openProcess(config, { log, metrics }, cleanup);
   const { address } = port;
   const runner = await openConfiguredRunner(services, { overrides, address }, cleanup);
-  agents = serveAgents(services, runner);
+  const routes = serveAgents(services, runner);
+  agents = routes;
   const checkout = createRemoteCheckout(services);
   const shells = openShells({ ...services, runner });
 
@@ -422,13 +432,14 @@ export async function createWorker(
       await services.cluster.members.join(internalUrl(services, port));
       return {
         async [Symbol.asyncDispose]() {
-          agents?.[Symbol.dispose]();
+          routes[Symbol.dispose]();
           await drain(port.server);
         },
       };
     },
     () => {
-      acceptTunnels(services, port, { att: serveShells(shells) });
+      acceptTunnels(services, port, { att: serveAttempts(shells, routes) });
+      routes.acceptConnections(port);
       return shells;
     },
     () => followJoinedMachines(services, runner),
@@ -573,7 +584,13 @@ async function openConfiguredRunner(
   return cleanup.use(await openRunner({ config, hidden, agents: { url: agentUrl, worker }, log }));
 }
 
-type AgentRoutes = Disposable & { handler: RequestHandler };
+type AgentRoutes = Disposable & {
+  handler: RequestHandler;
+  /** Accepts the connections of agents for commands beside that of a job. */
+  acceptConnections(port: Awaited<ReturnType<typeof takePort>>): void;
+  /** Serves such a connection that another server relays. */
+  serveTunnel(opened: ExecConnection, socket: Duplex): void;
+};
 
 /**
  * Routes for agents and joined machines. A process that does not have them forwards their requests. Disposed of before the server
@@ -606,7 +623,29 @@ function serveAgents(
       closing: closing.signal,
     }),
   );
-  return { handler, [Symbol.dispose]: () => closing.abort() };
+  const { cluster, log } = services;
+  const connections = {
+    findSession: own.findSession,
+    findWorker: (attempt: string) => findWorkerOf(services, attempt),
+    openTunnel(worker: string, head: ExecConnection, signal: AbortSignal) {
+      const member = cluster.members.find(worker);
+      if (!member || worker === cluster.members.id)
+        throw new ServerUnavailable('the process that has the attempt does not answer');
+      return openTunnel(services, member, { target: head.attempt, head, signal });
+    },
+    closing: closing.signal,
+    log,
+  };
+  return {
+    handler,
+    acceptConnections: (port) =>
+      port.onUpgrade(
+        isExecUpgrade,
+        (req, socket) => void serveExecUpgrade(connections, req, socket),
+      ),
+    serveTunnel: (opened, socket) => void serveExecTunnel(connections, opened, socket),
+    [Symbol.dispose]: () => closing.abort(),
+  };
 }
 
 /** Passes changes of joined machines on to the runner that drives them. */

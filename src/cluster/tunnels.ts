@@ -4,10 +4,10 @@
  * response, both servers have the socket, of which no byte has been read.
  */
 
-import { request as httpRequest, type IncomingMessage } from 'node:http';
-import { request as httpsRequest } from 'node:https';
+import type { IncomingMessage } from 'node:http';
 import type { Duplex } from 'node:stream';
 import { isId } from '../base/ids.ts';
+import { acceptUpgrade, requestUpgrade } from '../platform/upgrades.ts';
 import type { Cluster } from './cluster.ts';
 import { toServerUnavailable } from './cluster.ts';
 import type { Member } from './members.ts';
@@ -49,44 +49,31 @@ export async function openTunnel(
 ): Promise<Duplex> {
   const path = `${PATH}/${target}`;
   const encoded = Buffer.from(JSON.stringify(head)).toString('base64url');
-  const { promise, resolve, reject } = Promise.withResolvers<Duplex>();
-  const request = (baseUrl.startsWith('https:') ? httpsRequest : httpRequest)(baseUrl + path, {
-    agent: false,
+  const socket = await requestUpgrade(baseUrl + path, {
+    protocol: PROTOCOL,
     headers: {
-      Connection: 'Upgrade',
-      Upgrade: PROTOCOL,
       [HEAD]: encoded,
       [SIGNATURE_HEADER]: sign(cluster.key, tunnelSignatureParts(path, encoded)),
     },
     signal: AbortSignal.any([goneSignal, signal]),
-    timeout: OPEN_TIMEOUT_MS,
+    timeoutMs: OPEN_TIMEOUT_MS,
+    agent: false,
+  }).catch((error) => {
+    throw toServerUnavailable(baseUrl, error);
   });
-  request.once('upgrade', (_response, socket, firstBytes) => {
-    socket.setTimeout(0);
-    socket.setKeepAlive(true, KEEPALIVE_MS);
-    // For Node the request has ended, so its signal no longer affects the socket.
-    const destroy = () => socket.destroy();
-    const closeWhenIdle = () => socket.setTimeout(quietMs, destroy);
-    signal.addEventListener('abort', destroy);
-    goneSignal.addEventListener('abort', closeWhenIdle);
-    socket.once('close', () => {
-      signal.removeEventListener('abort', destroy);
-      goneSignal.removeEventListener('abort', closeWhenIdle);
-    });
-    if (signal.aborted) destroy();
-    if (goneSignal.aborted) closeWhenIdle();
-    if (firstBytes.length > 0) socket.unshift(firstBytes);
-    resolve(socket);
+  socket.setKeepAlive(true, KEEPALIVE_MS);
+  // For Node the request has ended, so its signal no longer affects the socket.
+  const destroy = () => socket.destroy();
+  const closeWhenIdle = () => socket.setTimeout(quietMs, destroy);
+  signal.addEventListener('abort', destroy);
+  goneSignal.addEventListener('abort', closeWhenIdle);
+  socket.once('close', () => {
+    signal.removeEventListener('abort', destroy);
+    goneSignal.removeEventListener('abort', closeWhenIdle);
   });
-  request.once('response', (response) => {
-    response.resume();
-    reject(toServerUnavailable(baseUrl, new Error(`status ${response.statusCode}`)));
-  });
-  request.once('timeout', () => request.destroy(new Error('it did not answer in time')));
-  // Stays registered: an `error` event after the response, without a listener, would end the process.
-  request.on('error', (error) => reject(toServerUnavailable(baseUrl, error)));
-  request.end();
-  return promise;
+  if (signal.aborted) destroy();
+  if (goneSignal.aborted) closeWhenIdle();
+  return socket;
 }
 
 /** Relays bytes until both sockets are closed. @returns false if `other` closed without an end before `own` closed */
@@ -147,10 +134,7 @@ export function acceptTunnels(
       if (!serve || !isId(kind, target)) return void socket.destroy();
       const head = JSON.parse(Buffer.from(String(headers[HEAD]), 'base64url').toString());
       connection.setKeepAlive(true, KEEPALIVE_MS);
-      socket.on('error', () => {});
-      socket.write(
-        `HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: ${PROTOCOL}\r\n\r\n`,
-      );
+      acceptUpgrade(socket, PROTOCOL);
       serve(head, socket);
     },
   );

@@ -15,12 +15,13 @@ import {
 import { readdir } from 'node:fs/promises';
 import { connect, type Socket } from 'node:net';
 import { join } from 'node:path';
-import { buffer } from 'node:stream/consumers';
+import { buffer, text } from 'node:stream/consumers';
 import { gzipSync } from 'node:zlib';
 import fc from 'fast-check';
 import { describe, expect, onTestFinished, test, vi } from 'vitest';
 import { busy } from '../../src/base/errors.ts';
-import { RunnerUnavailable } from '../../src/runners/runner.ts';
+import { encodeFrame, encodeJsonFrame } from '../../src/platform/frames.ts';
+import { type ExecSpec, NotExecutable, RunnerUnavailable } from '../../src/runners/runner.ts';
 import { tarHeader } from '../../src/runners/supervisor/tar-format.ts';
 import { type ForgedAttempt, framesOf, openForger } from '../support/agent-forger.ts';
 import { agentRunner } from '../support/agent-runner.ts';
@@ -29,6 +30,8 @@ import { nastyString } from '../support/fuzz/values.ts';
 import { LoopbackEngine } from '../support/loopback-engine.ts';
 import { listCommandLines } from '../support/processes.ts';
 import { allLines, attemptSpec, entriesOf, runToEnd } from '../support/runner.contract.ts';
+
+type Forger = Awaited<ReturnType<typeof openForger>>;
 
 const never = new AbortController().signal;
 
@@ -425,11 +428,11 @@ describe('the requests of agents', () => {
     const { version } = JSON.parse((await attempt.send('GET', 'control')).text);
     for (let round = 0; round < 200; round++) {
       const abort = new AbortController();
-      const waiting = session.control(version, abort.signal);
+      const waiting = session.control(version, { canExec: false }, abort.signal);
       abort.abort();
       await waiting;
     }
-    const late = session.control(version, never);
+    const late = session.control(version, { canExec: false }, never);
     await made.runner.signal(attempt.handle, 'TERM');
     expect(await late).toMatchObject({ signal: 'TERM' });
   });
@@ -564,6 +567,143 @@ function loopbackRunner(options: { graceMs?: number } = {}) {
 
 /** Shell code that finds the pid and the folder of the agent. */
 const AGENT = 'agent=$PPID; folder=$(dirname "$PWD")/agent';
+
+describe('commands beside that of a job', () => {
+  const spec: ExecSpec = { command: 'cat', env: {}, terminal: null };
+  const exec = (made: Forger, { handle }: ForgedAttempt) =>
+    made.runner.exec?.(handle, spec) ?? Promise.reject(new Error('no exec'));
+  /** The session, and the connection of the forged agent. */
+  async function openSession(made: Forger, attempt: ForgedAttempt) {
+    const opening = exec(made, attempt);
+    const [id = ''] = await attempt.wantedExecs();
+    const connection = await attempt.connectExec(id);
+    connection.on('error', () => {});
+    return { id, connection, session: await opening };
+  }
+
+  test('only the agent of the attempt opens the session, once', async () => {
+    await using made = await openForger();
+    const [mine, other] = [await made.begin(), await made.begin()];
+    const opening = exec(made, mine);
+    const [id = ''] = await mine.wantedExecs();
+    await expect(other.connectExec(id)).rejects.toThrow('404');
+    await expect(mine.connectExec(id, { token: 'wrong' })).rejects.toThrow('401');
+    await expect(mine.connectExec(id, { nonce: randomUUID() })).rejects.toThrow('409');
+    await expect(mine.connectExec(randomUUID())).rejects.toThrow('404');
+    const refusal = { json: { reason: 'forged' } };
+    expect((await other.send('POST', `exec?session=${id}`, refusal)).status).toBe(404);
+    const connection = await mine.connectExec(id);
+    await expect(mine.connectExec(id)).rejects.toThrow('404');
+    expect((await mine.send('POST', `exec?session=${id}`, refusal)).status).toBe(404);
+    expect(await mine.wantedExecs(0)).toEqual([]);
+    const session = await opening;
+    connection.write(Buffer.concat(encodeFrame('data', Buffer.from('hello'))));
+    connection.write(encodeJsonFrame('exit', { code: 3 }));
+    expect(await text(session.stdout)).toBe('hello');
+    expect(await session.exited).toBe(3);
+    await made.runner.remove(mine.handle);
+    await expect(mine.connectExec(id)).rejects.toThrow('410');
+    expect(made.logged).toEqual([]);
+  });
+
+  test('an agent that refuses says why, and one that does not open the session is not waited for', async () => {
+    await using made = await openForger();
+    const attempt = await made.begin();
+    const refused = expect(exec(made, attempt)).rejects.toThrow(
+      new NotExecutable('It has no shell.'),
+    );
+    const [id] = await attempt.wantedExecs();
+    const json = { reason: 'It has\0no shell.' };
+    expect((await attempt.send('POST', `exec?session=${id}`, { json })).status).toBe(204);
+    await refused;
+    vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout'] });
+    onTestFinished(() => void vi.useRealTimers());
+    const agent = await made.runner.findSession(attempt.id);
+    const late = agent?.execs.open(spec, 'n1');
+    vi.advanceTimersByTime(15_000);
+    await expect(late).rejects.toThrow('n1 did not open the session within 15 seconds.');
+    vi.useRealTimers();
+    expect(await attempt.wantedExecs(0)).toEqual([]);
+    // An agent of an earlier version.
+    const outcome = expect(exec(made, attempt)).rejects.toThrow('earlier version of Loam');
+    await attempt.wantedExecs();
+    await attempt.send('GET', 'control');
+    await outcome;
+    await expect(exec(made, attempt)).rejects.toThrow('earlier version of Loam');
+  });
+
+  test.for<[string, Uint8Array | Buffer]>([
+    ['bytes that are no frames', Buffer.from('HTTP/1.1 200 OK\r\n\r\n')],
+    ['a frame of the other direction', encodeJsonFrame('exec', {})],
+    ['a frame of 4 GB of JSON', Buffer.from([7, 255, 255, 255, 255, 0])],
+    ['an exit that is no JSON', Buffer.concat(encodeFrame('exit', Buffer.from('{')))],
+    ['an exit code of any form', encodeJsonFrame('exit', { code: '0; rm' })],
+    ['an exit code out of range', encodeJsonFrame('exit', { code: 256 })],
+    ['no exit code', encodeJsonFrame('exit', null)],
+  ])('%s end the session, whose exit code is unknown', async ([, bytes]) => {
+    await using made = await openForger();
+    const { connection, session } = await openSession(made, await made.begin());
+    connection.write(bytes);
+    expect(await session.exited).toBeNull();
+    expect(await text(session.stdout)).toBe('');
+    // Writing and resizing have no effect any more.
+    session.stdin.write('late');
+    await session.resize({ columns: 1, rows: 1 });
+    session.close();
+    expect(made.logged).toEqual([]);
+  });
+
+  test('an agent that sends for ever, or reads nothing, takes little memory', async () => {
+    await using made = await openForger();
+    const attempt = await made.begin();
+    const { connection, session } = await openSession(made, attempt);
+    const frame = Buffer.concat(encodeFrame('data', Buffer.alloc(2 ** 16)));
+    // Nobody reads the output.
+    let sent = 0;
+    const isFull = () => connection.writableNeedDrain;
+    for (; !isFull(); sent += frame.length) connection.write(frame);
+    for (let full = 0; full < 20; full = isFull() ? full + 1 : 0) {
+      for (; !isFull(); sent += frame.length) connection.write(frame);
+      await new Promise((resolve) => setTimeout(resolve, 20));
+    }
+    // The buffers of the kernel.
+    expect(sent).toBeLessThan(32 * 2 ** 20);
+    // Nobody reads the input.
+    connection.pause();
+    const input = Buffer.alloc(2 ** 16);
+    let written = 0;
+    for (let full = 0; full < 20; full = session.stdin.writableNeedDrain ? full + 1 : 0) {
+      for (; !session.stdin.writableNeedDrain; written += input.length) session.stdin.write(input);
+      await new Promise((resolve) => setTimeout(resolve, 20));
+    }
+    expect(written).toBeLessThan(32 * 2 ** 20);
+    // The session ends with the attempt.
+    await made.runner.remove(attempt.handle);
+    session.stdout.resume();
+    expect(await session.exited).toBeNull();
+    await eventually(() => expect(connection.destroyed).toBe(true));
+  });
+
+  test('a session ends when its caller closes it, and when the connection is lost', async () => {
+    await using made = await openForger();
+    const attempt = await made.begin();
+    const closed = await openSession(made, attempt);
+    closed.session.close();
+    expect(await closed.session.exited).toBeNull();
+    closed.connection.resume();
+    await eventually(() => expect(closed.connection.destroyed).toBe(true));
+    const lost = await openSession(made, attempt);
+    lost.connection.destroy();
+    expect(await lost.session.exited).toBeNull();
+    const ended = await openSession(made, attempt);
+    ended.connection.end();
+    expect(await ended.session.exited).toBeNull();
+    for (const { session } of [closed, lost, ended]) {
+      expect(session.stdin.destroyed).toBe(true);
+      expect(await text(session.stdout)).toBe('');
+    }
+  });
+});
 
 describe('jobs on a node', () => {
   test('a job that kills its supervisor is lost, and nothing of it is left after its removal', async () => {

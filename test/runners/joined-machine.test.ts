@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
 import { readLease } from '../../src/runners/supervisor/lease.ts';
 import { eventually } from '../support/eventually.ts';
+import { execContract } from '../support/exec.contract.ts';
 import { joinedMachine, sharedMachine } from '../support/joined-machine.ts';
 import { attemptSpec, filesContract, runnerContract } from '../support/runner.contract.ts';
 
@@ -14,6 +15,7 @@ describe('joined machine', () => {
   afterAll(() => machine[Symbol.asyncDispose]());
   runnerContract(machine.open);
   filesContract(machine.open);
+  execContract(machine.open);
 });
 
 test('the lease counts from the answer that lets the work begin', async () => {

@@ -7,13 +7,14 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Writable } from 'node:stream';
 import { pino } from 'pino';
+import { requestUpgrade } from '../../src/platform/upgrades.ts';
 import {
   type EngineState,
   oneMachine,
   type SharingEngine,
   type Submission,
 } from '../../src/runners/agent/engine.ts';
-import { LEASE_MS } from '../../src/runners/agent/protocol.ts';
+import { type AgentControl, EXEC_PROTOCOL, LEASE_MS } from '../../src/runners/agent/protocol.ts';
 import { type AgentRunner, openAgentRunner } from '../../src/runners/agent/runner.ts';
 import type { AttemptSpec, Handle, MayBegin } from '../../src/runners/runner.ts';
 import { eventually } from './eventually.ts';
@@ -79,6 +80,26 @@ export class ForgedAttempt {
     await until;
     socket.destroy();
     await once(socket, 'close');
+  }
+
+  /** Opens a connection for a command beside that of the job. @throws Error with the status of a refusal */
+  connectExec(session: string, { token = this.token, nonce = this.nonce }: Sent = {}) {
+    return requestUpgrade(`${this.#url}/agents/${this.id}/exec?session=${session}`, {
+      protocol: EXEC_PROTOCOL,
+      headers: { authorization: `Bearer ${token}`, 'loam-agent': nonce },
+      signal: never,
+      timeoutMs: 10_000,
+    });
+  }
+
+  /** The ids of the sessions that the worker waits for. */
+  async wantedExecs(count = 1): Promise<string[]> {
+    return eventually(async () => {
+      const { text } = await this.send('GET', 'control?can=exec');
+      const { execs = [] }: AgentControl = JSON.parse(text);
+      if (execs.length !== count) throw new Error(`${execs.length} sessions are wanted`);
+      return execs.map(({ session }) => session);
+    });
   }
 
   claim(node = 'n1', sent: Sent = {}) {

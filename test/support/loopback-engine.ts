@@ -12,9 +12,11 @@ import { join } from 'node:path';
 import express from 'express';
 import { errorEdge } from '../../src/api/http/server.ts';
 import { createLog, type Logger } from '../../src/base/log.ts';
+import { ServerUnavailable } from '../../src/cluster/cluster.ts';
 import { createHttpServer } from '../../src/platform/web/connections.ts';
 import { buildBootstrap } from '../../src/runners/agent/bootstrap.ts';
 import type { EngineState, SharingEngine, Submission } from '../../src/runners/agent/engine.ts';
+import { isExecUpgrade, serveExecUpgrade } from '../../src/runners/agent/exec-upgrades.ts';
 import { createAgentsRouter } from '../../src/runners/agent/http.ts';
 import type { AgentRunner } from '../../src/runners/agent/runner.ts';
 import { removeTree } from '../../src/runners/supervisor/removal.ts';
@@ -160,7 +162,10 @@ export async function serveAgents(
   if (routes) app.use(routes);
   app.use(createAgentsRouter({ ...AGENT_SERVICES, findSession, program, ...services }));
   app.use(errorEdge(log));
-  const server = createHttpServer(async () => ({})).on('request', app);
+  const server = createHttpServer(async () => ({}), {}, isExecUpgrade).on('request', app);
+  const openTunnel = async () => Promise.reject(new ServerUnavailable('there is no other server'));
+  const connections = { ...AGENT_SERVICES, findSession, openTunnel, log, ...services };
+  server.on('upgrade', (req, socket) => void serveExecUpgrade(connections, req, socket));
   await new Promise<void>((resolve) => server.listen(0, host, resolve));
   const { port } = server.address() as AddressInfo;
   return {

@@ -1,14 +1,16 @@
 /** The agent's requests to the worker, each repeated until it is answered, and the lease that follows from the answers. */
 import { execFile } from 'node:child_process';
 import { uptime } from 'node:os';
-import { Readable } from 'node:stream';
+import { type Duplex, Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { Backoff } from '../../base/backoff.ts';
-import { NONCE_HEADER } from './protocol.ts';
+import { requestUpgrade } from '../../platform/upgrades.ts';
+import { EXEC_KEEPALIVE_MS, EXEC_PROTOCOL, NONCE_HEADER } from './protocol.ts';
 
 const PAUSES = { firstMs: 100, longestMs: 5_000 };
 /** Longer than a `control` request, and than a slow transfer of a part of the log. */
 const REQUEST_TIMEOUT_MS = 60_000;
+const UPGRADE_TIMEOUT_MS = 10_000;
 
 /** The worker refuses the agent for good: the attempt is over, or another agent has it. */
 export class Refused extends Error {
@@ -97,15 +99,14 @@ export class AgentClient {
     path: string,
     { method = 'GET', json, body, signal, timeoutMs = REQUEST_TIMEOUT_MS }: RequestOptions = {},
   ): Promise<Response> {
-    const { url, token, nonce } = this.#options;
+    const { url } = this.#options;
     const signals = [signal, timeoutMs === null ? undefined : AbortSignal.timeout(timeoutMs)];
     // The worker counts the lease from its answer, so the agent, which must be earlier, counts from the request.
     const sentAt = uptime();
     const response = await fetch(`${url}/${path}`, {
       method,
       headers: {
-        authorization: `Bearer ${token}`,
-        [NONCE_HEADER]: nonce,
+        ...this.#credentials,
         'content-type': json ? 'application/json' : 'application/octet-stream',
       },
       body: json ? JSON.stringify(json) : (body as BodyInit | undefined),
@@ -123,5 +124,22 @@ export class AgentClient {
     if ([401, 409, 410, 413, 422].includes(response.status))
       throw new Refused(`${response.status}: ${message}`);
     throw new Error(`${response.status}: ${message}`);
+  }
+
+  /** @throws Error when the server did not accept the connection */
+  async upgrade(path: string, signal: AbortSignal): Promise<Duplex> {
+    const socket = await requestUpgrade(`${this.#options.url}/${path}`, {
+      protocol: EXEC_PROTOCOL,
+      headers: this.#credentials,
+      signal,
+      timeoutMs: UPGRADE_TIMEOUT_MS,
+    });
+    socket.setKeepAlive(true, EXEC_KEEPALIVE_MS);
+    return socket;
+  }
+
+  get #credentials(): Record<string, string> {
+    const { token, nonce } = this.#options;
+    return { authorization: `Bearer ${token}`, [NONCE_HEADER]: nonce };
   }
 }

@@ -82,6 +82,7 @@ const reportSchema = z.object({
     .optional(),
 });
 const beginSchema = z.object({ gpus: z.array(z.int().min(0).max(1_023)).max(64).optional() });
+const refusalSchema = z.object({ reason: sentence });
 const failureSchema = z.object({ reason: sentence.nullable() });
 
 /** More than an agent has open, including requests whose connection broke unnoticed. */
@@ -247,7 +248,9 @@ export function createAgentsRouter({
   router.get('/:attempt/control', claimed, async (req, res) => {
     const signal = AbortSignal.any([closeSignal(res), closing]);
     if (closing.aborted) res.set('Connection', 'close');
-    res.json(await res.locals.session.control(String(req.query.seen ?? ''), signal));
+    const { seen = '', can } = req.query;
+    const agent = { canExec: can === 'exec' };
+    res.json(await res.locals.session.control(String(seen), agent, signal));
   });
   router.put('/:attempt/output', claimed, async (req, res) => {
     allowLongBody(req);
@@ -257,6 +260,12 @@ export function createAgentsRouter({
   router.post('/:attempt/output', claimed, ...json, (req, res) => {
     const request = String(req.query.request ?? '');
     res.locals.session.failOutput(request, parse(failureSchema, req.body));
+    res.status(204).end();
+  });
+  router.post('/:attempt/exec', claimed, ...json, (req, res) => {
+    const { reason } = parse(refusalSchema, req.body);
+    if (!res.locals.session.execs.refuse(String(req.query.session ?? ''), reason))
+      throw new AppError('not_found', 'Nobody waits for this session');
     res.status(204).end();
   });
   router.use(handleTransferError);

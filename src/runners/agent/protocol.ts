@@ -8,14 +8,18 @@
  *   POST begin     {@link AgentBegin} → {@link AgentPermission} when the command may begin; 503 while no worker supervises the attempt
  *   PUT  log       ?offset=N, whole frames of the log → {@link LogPosition}
  *   POST report    {@link AgentReport} → {@link LogPosition}
- *   GET  control   ?seen=V → {@link AgentControl}; answered at the next change, or after 20 seconds
+ *   GET  control   ?seen=V&can=exec → {@link AgentControl}; answered at the next change, or after 20 seconds. `can`: from agents
+ *                  that open sessions for commands beside that of the job
  *   PUT  output    ?request=R, a tar; POST output?request=R {@link OutputFailure}: there is none
+ *   GET  exec      ?session=S, upgraded to {@link EXEC_PROTOCOL}: the streams of a command that runs, as frames
+ *                  (`../exec-stream.ts`); POST exec?session=S {@link ExecRefusal}: it does not run
  *
  * `Authorization: Bearer <token of the attempt>`. After the claim, the header `Loam-Agent` has the nonce of the claim, which
  * refuses a second agent that has the same token, for example on a node that was silent and returned. 410: the attempt is over;
  * the agent then kills the job. 503: the agent tries again, for example while the worker restarts.
  */
 import type { Hardware } from '../../base/hardware.ts';
+import type { ExecSpec } from '../runner.ts';
 import type { AttemptExit, AttemptStart, WorkSpec } from '../supervisor/supervise.ts';
 
 export const AGENTS_PATH = '/agents';
@@ -35,6 +39,11 @@ export const NODE_VERSION_EXIT = 69;
 export const CONTROL_MS = 20_000;
 /** The most that a request sends of the log. */
 export const LOG_REQUEST_BYTES = 2 ** 20;
+
+/** Of the connection for a command beside that of the job. */
+export const EXEC_PROTOCOL = 'loam-exec';
+/** How often something is sent on such a connection. */
+export const EXEC_KEEPALIVE_MS = 30_000;
 
 /** The most characters of the reasons that an agent sends. */
 export const MAX_REASON_LENGTH = 1_000;
@@ -105,6 +114,8 @@ export type AgentControl = {
   files?: Record<string, string>;
   /** The worker wants a tar of this path, as the job sees it. */
   output?: { request: string; path: string };
+  /** The worker waits until the agent has started these commands beside that of the job. */
+  execs?: WantedExec[];
   /** The engine reports the end of the command, so the agent need not wait for the command's own report. */
   isCommandOver?: true;
   /** The worker has everything: the agent exits. */
@@ -113,3 +124,9 @@ export type AgentControl = {
 
 /** Null: nothing exists at the path. Otherwise it completes the sentence "They were not kept: …". */
 export type OutputFailure = { reason: string | null };
+
+/** `session`: the unguessable id of its connection, which is taken once. */
+export type WantedExec = { session: string; spec: ExecSpec };
+
+/** `reason`: a sentence for the user. */
+export type ExecRefusal = { reason: string };

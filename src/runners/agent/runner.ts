@@ -19,12 +19,15 @@ import {
   AttemptLost,
   type AttemptSpec,
   type ClusterState,
+  type ExecSession,
+  type ExecSpec,
   GRACE_MS,
   type Handle,
   type LogBatch,
   type LogCursor,
   type Machine,
   type MayBegin,
+  NotExecutable,
   type Outcome,
   type Runner,
   RunnerUnavailable,
@@ -383,6 +386,14 @@ class ClusterRunner implements AgentRunner {
     const note = `${this.#engine.title} ended the job: it used more memory than it requested.`;
     const times = { startedAt: new Date(startedAt), endedAt: new Date(endedAt) };
     return { kind: 'exited', exitCode, timedOut: false, outOfMemory: true, note, ...times };
+  }
+
+  async exec(handle: Handle, spec: ExecSpec): Promise<ExecSession> {
+    const id = String(handle.attempt);
+    const session = await this.findSession(id);
+    if (!session?.hasBegun || existsSync(this.#file(id, 'exit')))
+      throw new NotExecutable('The job does not run.');
+    return session.execs.open(spec, this.#engine.describe(id)?.node ?? this.#engine.title);
   }
 
   async replaceFiles(handle: Handle, files: AttemptSpec['files']): Promise<void> {

@@ -3,10 +3,11 @@ import { closeSync, openSync, readSync } from 'node:fs';
 import { join } from 'node:path';
 import { Readable } from 'node:stream';
 import { sleep } from '../../base/backoff.ts';
-import { ArtifactsNotKept } from '../runner.ts';
+import { ArtifactsNotKept, type ExecSession, type ExecSpec } from '../runner.ts';
 import { watchChanges } from '../supervisor/folder.ts';
 import type { AttemptExit, AttemptStart } from '../supervisor/supervise.ts';
 import { type AgentClient, leaseIsOver, Refused } from './client.ts';
+import { ExecClient } from './exec-client.ts';
 import {
   type AgentControl,
   type AgentExit,
@@ -39,6 +40,8 @@ type SenderOptions = {
   endCommand(): void;
   /** Writes the provided files. */
   writeFiles(files: Record<string, string>): void;
+  /** Starts a command beside that of the job. @throws NotExecutable */
+  exec(spec: ExecSpec): Promise<ExecSession>;
   /** When the engine signalled this program, in milliseconds since the epoch. */
   interruptedAt(): number | undefined;
 };
@@ -158,13 +161,14 @@ export class Sender {
 
   /** Settles when the worker dismisses the agent. */
   async #receiveControl(): Promise<void> {
-    const { client, stop, endCommand, writeFiles } = this.#options;
+    const { client, exec, stop, endCommand, writeFiles } = this.#options;
     const { signal } = this.#over;
+    using execs = new ExecClient({ client, exec });
     let seen = '';
     let sentOutput = '';
     try {
       for (;;) {
-        const path = `control?seen=${encodeURIComponent(seen)}`;
+        const path = `control?can=exec&seen=${encodeURIComponent(seen)}`;
         const response = await client.request(path, { signal, timeoutMs: 2 * CONTROL_MS });
         const control = (await response.json()) as AgentControl;
         seen = control.version;
@@ -172,6 +176,7 @@ export class Sender {
         if (control.isDismissed) throw new Refused('the worker has removed the attempt');
         if (control.signal) stop(control.signal);
         if (control.files) writeFiles(control.files);
+        execs.update(control.execs ?? []);
         if (control.isCommandOver) endCommand();
         if (control.output && control.output.request !== sentOutput) {
           await this.#sendOutput(control.output);

@@ -46,6 +46,7 @@ import {
   type LogPosition,
   type OutputFailure,
 } from './protocol.ts';
+import { RemoteExecs } from './remote-exec.ts';
 
 /** The file `agent.json`. */
 export type AgentRecord = { tokenHash: string; bootId: string; log: LogLimits; leaseMs: number };
@@ -104,6 +105,8 @@ export class AgentSession {
   readonly #options: SessionOptions;
   /** Distinguishes the versions and requests of this process from those of the previous one. */
   readonly #epoch = randomUUID();
+  /** The commands beside that of the job. */
+  readonly execs = new RemoteExecs((execs) => this.#setControl({ execs }));
   #version = 0;
   #control: Omit<AgentControl, 'version'> = {};
   readonly #changes = new EventEmitter().setMaxListeners(0);
@@ -242,6 +245,7 @@ export class AgentSession {
     this.#isClosed = true;
     this.#permission?.settled.resolve(false);
     this.#permission = undefined;
+    this.execs.close();
     this.#setControl({ isDismissed: true });
   }
 
@@ -407,8 +411,16 @@ export class AgentSession {
     if (this.#isOver || !this.hasBegun) throw attemptOver();
   }
 
-  /** Answers when something has changed since `seen`, or after a while. */
-  async control(seen: string, signal: AbortSignal): Promise<AgentControl> {
+  /**
+   * Answers when something has changed since `seen`, or after a while.
+   * @param agent.canExec whether it opens sessions for commands beside that of the job
+   */
+  async control(
+    seen: string,
+    agent: { canExec: boolean },
+    signal: AbortSignal,
+  ): Promise<AgentControl> {
+    if (!this.#isOver) this.execs.noteAgent(agent);
     const timeout = AbortSignal.any([signal, AbortSignal.timeout(CONTROL_MS)]);
     while (seen === this.#versionText && !timeout.aborted) await this.nextChange(timeout);
     this.#touch();

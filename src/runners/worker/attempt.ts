@@ -41,6 +41,7 @@ import {
   type Handle,
   LOCAL_MACHINE,
   type LogCursor,
+  NotExecutable,
   type Outcome,
   type Runner,
   type RunnerLine,
@@ -266,6 +267,10 @@ export class MachineAttempt {
       openOutput: async (path) => (handle ? runner.artifacts(handle, path) : null),
       stop: (how) => void (handle && runner.signal(handle, how).catch(() => {})),
       endCommand: () => {},
+      async exec(spec) {
+        if (!handle || !runner.exec) throw new NotExecutable('The job does not run.');
+        return runner.exec(handle, spec);
+      },
       writeFiles: (files) => void (handle && runner.replaceFiles(handle, files).catch(() => {})),
       interruptedAt: () => undefined,
     });

@@ -10,6 +10,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { PLAN_LIMITS } from '../../../src/base/config/plans.ts';
+import { EXEC_PROTOCOL } from '../../../src/runners/agent/protocol.ts';
 import { type Certificate, makeCertificate } from '../../support/certificate.ts';
 import { eventually } from '../../support/eventually.ts';
 import { Workspace } from '../../support/git.ts';
@@ -138,6 +139,10 @@ test.for(Object.keys(PROXIES) as (keyof typeof PROXIES)[])('Loam behind %s', asy
     expect(cancelled.status).toBe(200);
   }
   expect(seen).toContain('event: end\ndata: {"status":"cancelled"');
+
+  // 410: the attempt is over. Without the upgrade there is no such path.
+  const upgrade = { Connection: 'Upgrade', Upgrade: EXEC_PROTOCOL, authorization: 'Bearer forged' };
+  expect((await get('/agents/att_1/exec?session=s', upgrade)).status).toBe(410);
 
   // Each caller has its own rate limit, and cannot avoid it by a forged header.
   const statuses: (number | undefined)[] = [];

@@ -1,34 +1,48 @@
 /** A shell in a job of another process: it goes through a tunnel to the worker. */
-import { expect, test } from 'vitest';
+import { mkdtemp, readdir, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { expect, onTestFinished, test } from 'vitest';
 import type { App } from '../../../src/app.ts';
+import type { Config } from '../../../src/base/config/config.ts';
 import { eventually } from '../../support/eventually.ts';
 import { Workspace } from '../../support/git.ts';
 import type { Client } from '../../support/harness.ts';
+import { joinMachine } from '../../support/joined-machine.ts';
 import { needs } from '../../support/needs.ts';
 import { startServers } from '../../support/servers.ts';
 import { shellSocket } from '../../support/shell-socket.ts';
 import { sshUser } from '../../support/ssh-client.ts';
 import { cancel, submit, until } from '../../support/submit.ts';
 
-test('a shell leads to the worker of the job, and ends with the job', async (ctx) => {
-  needs(ctx, 'ssh');
+/** A server without jobs, and a worker. */
+async function startBoth(runner: Config['runner']) {
+  await using cleanup = new AsyncDisposableStack();
   const ssh = { host: '127.0.0.1', port: 0 };
-  await using servers = await startServers(1, { config: { role: 'serve', jobShell: 'on', ssh } });
+  const config = { role: 'serve', jobShell: 'on', ssh } as const;
+  const servers = cleanup.use(await startServers(1, { config }));
   const [client] = servers.clients as [Client];
   const [server] = servers.apps as [App];
-  const worker = await servers.work('worker', {
-    config: { runner: 'process', jobShell: 'on' },
-  });
+  const worker = await servers.work('worker', { config: { runner, jobShell: 'on' } });
   const { members } = server.services.cluster;
   const workerId = worker.services.cluster.members.id;
   await eventually(() => expect(members.find(workerId)).toBeDefined());
   await client.post('/auth/v1/repository/admin', { name: 'code', auto_init: true });
-  await using workspace = await Workspace.open();
+  const workspace = cleanup.use(await Workspace.open());
   const user = await sshUser(client, workspace, server.ssh?.port ?? 0);
+  const owned = cleanup.move();
+  return {
+    client,
+    server,
+    run: (line: string, input = '') => user.ssh([line], input, { user: 'admin/far' }),
+    [Symbol.asyncDispose]: () => owned.disposeAsync(),
+  };
+}
+
+async function showShells({ client, server, run }: Awaited<ReturnType<typeof startBoth>>) {
   const command = 'sleep 600 & wait';
   await submit(client, { namespace: 'admin', repo: 'admin/code', name: 'far', command });
   await until(client, 'admin', 'far', 'RUNNING');
-  const run = (line: string, input = '') => user.ssh([line], input, { user: 'admin/far' });
   await eventually(async () =>
     expect(await run('echo here')).toEqual({ code: 0, stdout: 'here\n', stderr: '' }),
   );
@@ -47,6 +61,27 @@ test('a shell leads to the worker of the job, and ends with the job', async (ctx
   });
   await cancel(client, 'admin', 'far');
   expect((await held).code).not.toBe(0);
+}
+
+test('a shell leads to the worker of the job, and ends with the job', async (ctx) => {
+  needs(ctx, 'ssh');
+  await using both = await startBoth('process');
+  await showShells(both);
+});
+
+test('a machine opens the session at any server, which leads it to the worker that waits', async (ctx) => {
+  needs(ctx, 'ssh');
+  await using both = await startBoth('none');
+  const { client, server } = both;
+  const dir = await mkdtemp(join(tmpdir(), 'loam-machine-'));
+  onTestFinished(() => rm(dir, { recursive: true, force: true }));
+  await using _ = await joinMachine({ admin: client, base: client.base }, { dir, name: 'box' });
+  await showShells(both);
+  // Otherwise the worker would wait for the machine when it stops.
+  await eventually(async () => expect(await readdir(join(dir, 'attempts'))).toEqual([]));
+  // Only as an upgrade.
+  const { id } = await server.services.db.jobAttempt.findFirstOrThrow({});
+  expect((await fetch(`${client.base}/agents/${id}/exec?session=x`)).status).toBe(404);
 });
 
 test('a shell over a WebSocket leads to the worker of the job', async () => {
