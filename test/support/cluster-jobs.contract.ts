@@ -190,6 +190,45 @@ export function clusterJobs(open: () => Promise<ClusterUnderTest>, ...wanted: Ne
     expect([job.progress, ...(await messages(ada, 'greedy'))].join('\n')).toMatch(/memory/);
   });
 
+  test('a failed job is held until it is released, and ends with its code and files', async () => {
+    await using made = await start();
+    const { ada } = made;
+    await submit(ada, {
+      ...made.job,
+      namespace: 'ada',
+      repo: 'ada/code',
+      cpu: 2,
+      memoryGb: 1,
+      diskGb: 1,
+      name: 'held',
+      command: 'mkdir out; (while [ ! -e /tmp/stop ]; do date >out/now; sleep 0.2; done) & exit 9',
+      outputPath: 'out',
+      holdOnFailureMinutes: 30,
+    });
+    const read = async () =>
+      (
+        await ada.gql(
+          '{ job(namespace: "ada", name: "held") { status progress hold { isActive } } }',
+        )
+      ).job;
+    await eventually(async () => {
+      const job = await read();
+      expect(job, job.progress).toMatchObject({ status: 'RUNNING', hold: { isActive: true } });
+    });
+    await made.app.restart();
+    expect(await read()).toMatchObject({ status: 'RUNNING', hold: { isActive: true } });
+    await ada.gql(
+      'mutation { releaseJob(input: { namespace: "ada", name: "held" }) { job { name } } }',
+    );
+    const job = await until(ada, 'held', 'failed');
+    expect(job).toMatchObject({
+      exit_code: 9,
+      retry_count: 0,
+      progress: 'failed with exit code 9',
+    });
+    expect((await jobOf(ada, 'ada', 'held')).artifacts).toMatchObject({ fileCount: 1 });
+  });
+
   test('cancelling a running job gives it time to end', async () => {
     await using made = await start();
     const { ada } = made;

@@ -156,6 +156,74 @@ test('a job whose server is killed while its artifacts are stored keeps its outc
   expect(await lines(client, 'admin', 'stored')).toEqual(['printed']);
 });
 
+test.for(['process', 'docker'] as const)(
+  'the sandbox of a failed %s job is held through a kill of the server, and the hold ends without it',
+  { timeout: 240_000 },
+  async (kind, ctx) => {
+    if (kind === 'docker') needs(ctx, 'docker');
+    const cleanup = new AsyncDisposableStack();
+    ctx.onTestFinished(() => cleanup.disposeAsync());
+    const database = await cloneDatabase();
+    cleanup.defer(() => database.drop());
+    const dataDir = await mkdtemp(join(tmpdir(), 'loam-restart-'));
+    cleanup.defer(() => rm(dataDir, { recursive: true, force: true, maxRetries: 5 }));
+    const attempts = join(dataDir, kind === 'docker' ? 'containers' : 'attempts');
+    cleanup.defer(async () => {
+      await using runner = await runnerOn(attempts, kind);
+      await runner.sweep(new Set());
+    });
+    let server: ServerProcess | undefined;
+    cleanup.defer(async () => void (await server?.stop('SIGKILL')));
+    const start = async () => {
+      server = await serverOn(database.url, dataDir, kind);
+      return new Client(server.base, `Bearer ${TOKEN}`);
+    };
+    let client = await start();
+    await client.repository('admin/code');
+    const read = async () =>
+      (
+        await client.gql(
+          '{ job(namespace: "admin", name: "held") { status hold { isActive exitCode since seconds } } }',
+        )
+      ).job;
+    await submit(client, {
+      namespace: 'admin',
+      name: 'held',
+      repo: 'admin/code',
+      command: 'mkdir out; echo broken > out/model; exit 6',
+      outputPath: 'out',
+      holdOnFailureMinutes: 1,
+    });
+    const isHeld = { status: 'RUNNING', hold: { isActive: true, exitCode: 6 } };
+    await eventually(async () => expect(await read()).toMatchObject(isHeld));
+    const before = await read();
+    await server?.stop('SIGKILL');
+    client = await start();
+    expect(await read()).toMatchObject({ ...isHeld, hold: { since: before.hold.since } });
+    await server?.stop('SIGKILL');
+    const [attempt = ''] = attemptsIn(attempts);
+    await writeFile(join(attempts, attempt, 'work/out/model'), 'mended');
+    // The job ends while no server runs.
+    await eventually(() => expect(readdirSync(join(attempts, attempt))).toContain('exit'), 120_000);
+    client = await start();
+    expect(await until(client, 'admin', 'held', 'FAILED')).toMatchObject({
+      exitCode: 6,
+      artifacts: { fileCount: 1 },
+      attempts: { nodes: [{ number: 1, outcome: 'EXITED', exitCode: 6 }] },
+    });
+    const { files } = (
+      await client.gql(
+        '{ job(namespace: "admin", name: "held") { artifacts { files { nodes { downloadUrl } } } } }',
+      )
+    ).job.artifacts;
+    expect(await (await fetch(files.nodes[0].downloadUrl)).text()).toBe('mended');
+    const { hold } = await read();
+    expect(hold.isActive).toBe(false);
+    expect(hold.seconds).toBeGreaterThanOrEqual(59);
+    expect(hold.seconds).toBeLessThanOrEqual(60);
+  },
+);
+
 const SETTINGS: Record<Kind, Record<string, string>> = {
   process: { LOAM_RUNNER: 'process' },
   docker: { LOAM_DEFAULT_IMAGE: BUSYBOX, DOCKER_HOST: DOCKER.host },
