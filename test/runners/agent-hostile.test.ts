@@ -717,6 +717,33 @@ describe('jobs on a node', () => {
     expect(await made.runner.attach(handle)).toBe('gone');
   });
 
+  test('a session ends with its command, whatever that leaves behind or does to its reports', async () => {
+    await using made = await loopbackRunner();
+    const handle = await made.runner.prepare(attemptSpec('sleep 600 & wait'), never);
+    await made.runner.start(handle);
+    const endOf = async (command: string) => {
+      const session = await eventually(async () => {
+        const spec = { command, env: {}, terminal: null };
+        const opened = await made.runner.exec?.(handle, spec);
+        if (!opened) throw new Error('no exec');
+        return opened;
+      });
+      session.stdout.resume();
+      session.stderr?.resume();
+      return session.exited;
+    };
+    expect(await endOf('yes & exit 3')).toBe(3);
+    expect(await endOf('sleep 600 & exit 4')).toBe(4);
+    const report = '$HOME/../agent/exec.*/report';
+    // 255: as of a command that was lost.
+    const flood = `for file in ${report}; do head -c 10000 /dev/zero >$file; done; sleep 77601`;
+    expect(await endOf(flood)).toBe(255);
+    expect(await endOf('rm -rf $HOME/../agent/exec.*; exit 5')).toBe(5);
+    const reporter = 'kill -9 $PPID; sleep 77602';
+    expect(await endOf(reporter)).toBe(255);
+    await eventually(() => expect(listCommandLines('sleep 7760')).toEqual([]));
+  });
+
   test('a job cannot forge or delete what its agent reports', async () => {
     await using made = await loopbackRunner();
     const forge = [

@@ -5,6 +5,7 @@ import { ArtifactsLost, AttemptLost, type Handle, type Runner } from '../../src/
 import { listMarkedPids } from '../../src/runners/supervisor/proc.ts';
 import { agentRunner } from '../support/agent-runner.ts';
 import { eventually } from '../support/eventually.ts';
+import { execContract } from '../support/exec.contract.ts';
 import { LoopbackEngine } from '../support/loopback-engine.ts';
 import {
   allLines,
@@ -32,6 +33,7 @@ async function firstLine(runner: Runner, handle: Handle): Promise<void> {
 describe('agent', () => {
   runnerContract(loopbackRunner);
   filesContract(loopbackRunner);
+  execContract(loopbackRunner);
 
   test('an attempt that the engine ends is lost, although its command reports an exit code', async () => {
     await using made = await loopbackRunner();

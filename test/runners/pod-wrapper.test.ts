@@ -147,6 +147,25 @@ describe.each([
     expect(reports.at(-1)).toEqual(exit(3));
   });
 
+  test('a script beside the command has the usual signals and the PATH of the image, and ends with the container', async () => {
+    const { lines, start, control, end, fileOf } = await wrap(shell);
+    start('until [ -e "$0.go" ]; do sleep 0.05; done; exit 5');
+    await eventually(() => expect(lines.end).toContain('begun'));
+    const traps = ['INT', 'QUIT', 'HUP', 'TERM'].map(
+      (name) => `trap 'echo ${name}' ${name}; kill -${name} $$`,
+    );
+    writeFileSync(
+      fileOf('script'),
+      `exec >${fileOf('out')}; echo "$PATH"; ${traps.join('; ')}; while :; do sleep 0.1; done`,
+    );
+    control('RUN missing');
+    control('RUN script');
+    const expected = ['/job/bin:/usr/bin:/bin', 'INT', 'QUIT', 'HUP', 'TERM'];
+    await eventually(() => expect(lines.out).toEqual(expected));
+    writeFileSync(`${fileOf(SHARED.start)}.go`, '');
+    expect((await end()).code).toBe(5);
+  });
+
   test('the usage of the container is reported', async () => {
     const { lines, start } = await wrap(shell);
     start('while :; do sleep 1; done');

@@ -50,29 +50,35 @@ function watchScreen({ stdout }: ExecSession) {
 const countProcesses = (pattern: string) =>
   `for each in /proc/[0-9]*/cmdline; do tr '\\0' ' ' <$each; echo; done 2>/dev/null | grep -c "^${pattern}"`;
 
-/** Of a job that runs until it is ended. */
-async function running(under: RunnerUnderTest, command = 'echo begun; sleep 600 & wait', env = {}) {
+let sleeps = 0;
+/** A command that no other process of this machine runs: some runners show jobs all of them. */
+const newSleep = () => `sleep ${process.pid}${String(sleeps++).padStart(3, '0')}`;
+
+/** A job that runs until it is ended. @param first what it does first */
+async function running(under: RunnerUnderTest, first = ':', env = {}) {
   const { runner } = under;
+  const sleep = newSleep();
+  const command = `${first}; ${sleep} & wait`;
   const handle = await runner.prepare(attemptSpec(command, { env }), never);
   await runner.start(handle);
   // The start may be recorded before the command begins, or a moment after that.
   await eventually(async () => {
-    const { stdout } = await outputOf(await exec(under, handle, countProcesses('sleep 600')));
+    const { stdout } = await outputOf(await exec(under, handle, countProcesses(sleep)));
     expect(stdout).toBe('1\n');
   });
-  return handle;
+  return { handle, sleep };
 }
 
 /** On the process runner, terminals need `script`. */
 export function execContract(open: () => Promise<RunnerUnderTest>): void {
   test('a command has the streams, folder and environment of the job, and an exit code', async () => {
     await using under = await open();
-    const handle = await running(under, 'echo $SECRET > seen; sleep 600 & wait', {
-      SECRET: "it's",
-    });
-    const command = 'cat seen; echo "$SECRET$MORE" >&2; echo "$HOME" > /dev/stdout; exit 7';
+    const own = 'echo "$SECRET" > seen; echo "$HOME" > home';
+    const { handle } = await running(under, own, { SECRET: "it's" });
+    const command =
+      'cat seen; echo "$SECRET$MORE" >&2; [ "$HOME" = "$(cat home)" ] && echo home > /dev/stdout; exit 7';
     const done = await outputOf(await exec(under, handle, command, { env: { MORE: 'more' } }));
-    expect(done).toEqual({ stdout: "it's\n/home/job\n", stderr: "it'smore\n", exitCode: 7 });
+    expect(done).toEqual({ stdout: "it's\nhome\n", stderr: "it'smore\n", exitCode: 7 });
     const killed = await outputOf(await exec(under, handle, 'kill -9 $$'));
     expect(killed.exitCode).toBe(137);
   });
@@ -82,13 +88,9 @@ export function execContract(open: () => Promise<RunnerUnderTest>): void {
     // A process without NoNewPrivs could use the bounding set; to empty it takes a right that ordinary users do not have.
     const status = process.getuid?.() === 0 ? 'Cap' : 'Cap[^B]';
     const show = `id -u; id -G; cat /proc/self/cgroup; grep -E "${status}|NoNew|Seccomp:" /proc/self/status; ulimit -a`;
-    const handle = await running(under, `(${show}) > /tmp/own; sleep 600 & wait`);
+    const { handle, sleep } = await running(under, `(${show}) > own`);
     const { stdout } = await outputOf(
-      await exec(
-        under,
-        handle,
-        `(${show}) > /tmp/mine; diff /tmp/own /tmp/mine && ${countProcesses('sleep 600')}`,
-      ),
+      await exec(under, handle, `(${show}) > mine; diff own mine && ${countProcesses(sleep)}`),
     );
     expect(stdout).toBe('1\n');
     const session = await exec(under, handle, 'sleep 601');
@@ -104,7 +106,7 @@ export function execContract(open: () => Promise<RunnerUnderTest>): void {
 
   test('bytes pass unchanged in both directions, however slowly they are read', async () => {
     await using under = await open();
-    const handle = await running(under);
+    const { handle } = await running(under);
     const sent = randomBytes(MIB);
     const session = await exec(under, handle, 'cat');
     const received = createHash('sha256');
@@ -136,7 +138,7 @@ export function execContract(open: () => Promise<RunnerUnderTest>): void {
 
   test('a terminal has a size, colours, signals and job control', async () => {
     await using under = await open();
-    const handle = await running(under);
+    const { handle } = await running(under);
     const session = await exec(under, handle, null, {
       env: { TERM: 'xterm-256color' },
       terminal: { columns: 100, rows: 40 },
@@ -157,16 +159,23 @@ export function execContract(open: () => Promise<RunnerUnderTest>): void {
 
   test('closing a session ends its command', async () => {
     await using under = await open();
-    const handle = await running(under);
+    const { handle } = await running(under);
     const count = async (what: string) =>
       (await outputOf(await exec(under, handle, countProcesses(what)))).stdout;
-    const session = await exec(under, handle, 'sleep 611 & sleep 611');
+    const [piped, shown] = [newSleep(), newSleep()];
+    const session = await exec(under, handle, `${piped} & ${piped}`);
     const terminal = await exec(under, handle, null, { terminal: { columns: 80, rows: 24 } });
     terminal.stdout.resume();
-    terminal.stdin.write('sleep 612\n');
-    await eventually(async () => expect(await count('sleep 612')).toBe('1\n'));
+    terminal.stdin.write(`${shown}\n`);
+    await eventually(async () => {
+      expect(await count(piped)).toBe('2\n');
+      expect(await count(shown)).toBe('1\n');
+    });
     for (const each of [session, terminal]) each.close();
-    await eventually(async () => expect(await count('sleep 61[12]')).toBe('0\n'));
+    await eventually(async () => {
+      expect(await count(piped)).toBe('0\n');
+      expect(await count(shown)).toBe('0\n');
+    });
     await Promise.all([session.exited, terminal.exited]);
   });
 }

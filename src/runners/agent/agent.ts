@@ -13,7 +13,7 @@ import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import type { ImageProgram } from '../../base/config/slurm.ts';
-import { MOUNTS, NotExecutable } from '../runner.ts';
+import { MOUNTS } from '../runner.ts';
 import type { DiskUse } from '../supervisor/disk.ts';
 import { readJsonFile } from '../supervisor/folder.ts';
 import { recordFailedStart, type Supervision, supervise } from '../supervisor/supervise.ts';
@@ -168,9 +168,7 @@ async function runClaimed(
       return found && createTar({ ...found, ...(sharedDir !== undefined && { owner: null }) });
     },
     stop: (how) => signals.stop(how),
-    async exec() {
-      throw new NotExecutable('Jobs on this cluster have no shell yet.');
-    },
+    exec: (spec) => launcher.exec(spec),
     endCommand: () => launcher.endCommand(),
     writeFiles: (files) => launcher.writeFiles(files),
     interruptedAt: signals.interruptedAt,

@@ -1,5 +1,5 @@
 /** The two ways in which an agent runs the command: as its own child process, or in another container of its pod. */
-import { execFileSync } from 'node:child_process';
+import { execFileSync, spawn } from 'node:child_process';
 import {
   chmodSync,
   closeSync,
@@ -19,16 +19,18 @@ import { buildEnvironmentScript, buildStartScript } from '../container/wrapper.t
 import { listGpus, measureLoad } from '../gpus/gpus.ts';
 import {
   BASE_ENV,
+  baseEnvironment,
   entryCommand,
   environmentScript,
   launch as launchProcess,
 } from '../process/launch.ts';
 import { quoteForShell } from '../process/namespace.ts';
 import { openProcessTree, readTreeUsage } from '../process/tree.ts';
-import { MOUNTS } from '../runner.ts';
+import { type ExecSession, type ExecSpec, MOUNTS, NotExecutable } from '../runner.ts';
 import { providedVariables, writeProvidedFiles } from '../supervisor/provided-files.ts';
 import { type ContainerReports, receiveReports } from '../supervisor/reports.ts';
 import type { Work, WorkOutputs } from '../supervisor/supervise.ts';
+import { type ExecPlace, openExec } from './exec.ts';
 import { imageCommand } from './images.ts';
 import type { AgentSpec, AgentUsage } from './protocol.ts';
 
@@ -48,6 +50,8 @@ export type Launcher = {
    */
   prepare(): Promise<void>;
   start(spec: AgentSpec, outputs: WorkOutputs): Promise<Work>;
+  /** Starts a command beside that of the job. @throws NotExecutable */
+  exec(spec: ExecSpec): Promise<ExecSession>;
   /** Writes the provided files. A job that has removed their folder gets no new ones. */
   writeFiles(files: Record<string, string>): void;
   /** Makes the end of the command known, because it can no longer report it itself. */
@@ -77,6 +81,7 @@ export function createProcessLauncher(options: ProcessLauncherOptions): Launcher
   const { attempt, dir, jobDir, images } = options;
   const oomKillsBefore = countOwnOomKills();
   let pid: number | undefined;
+  let place: ExecPlace | string = NOT_BEGUN;
   return {
     fifoDir: dir,
     isMemoryEnforced: false,
@@ -113,13 +118,21 @@ export function createProcessLauncher(options: ProcessLauncherOptions): Launcher
       const launched = await launchProcess({
         attempt,
         command: composed,
-        limitCommands: ['ulimit -c 0'],
+        limitCommands: [LIMITS],
         dir,
         out,
         err,
         cgroup: null,
       });
       pid = launched.pid;
+      const environment = environmentScript(jobEnv, folders.work);
+      const run = (path: string) => runBeside(attempt, join(dir, path));
+      place = program
+        ? 'Jobs with an image on this cluster have no shell yet.'
+        : { dir, seenDir: dir, environment, run };
+      void launched.ended.then(() => {
+        place = HAS_ENDED;
+      });
       return {
         pid,
         up: launched.up,
@@ -130,11 +143,35 @@ export function createProcessLauncher(options: ProcessLauncherOptions): Launcher
       };
     },
     endCommand: () => {},
+    exec: async (spec) => openExec(requirePlace(place), spec),
     async measureUsage() {
       const used = pid === undefined ? null : readTreeUsage(pid);
       return used && { ...used, gpuPercent: await measureGpus() };
     },
   };
+}
+
+const LIMITS = 'ulimit -c 0';
+const NOT_BEGUN = 'The job has not begun.';
+const HAS_ENDED = 'The job has ended.';
+
+/** @throws NotExecutable with the reason why there is none */
+function requirePlace(place: ExecPlace | string): ExecPlace {
+  if (typeof place === 'string') throw new NotExecutable(place);
+  return place;
+}
+
+/** Runs a script in a session of its own, whose processes end with those of the job. */
+function runBeside(attempt: string, script: string): void {
+  const child = spawn('/bin/sh', ['-c', `${LIMITS}; exec /bin/sh "$0"`, script], {
+    cwd: '/',
+    env: baseEnvironment(attempt),
+    stdio: 'ignore',
+    detached: true,
+  });
+  // The caller waits for the script's report in vain.
+  child.once('error', () => {});
+  child.unref();
 }
 
 /** The folder of the provided files in the home of the job. */
@@ -208,6 +245,7 @@ export function createContainerLauncher(dir: string): Launcher {
   const fileOf = (name: string) => join(dir, name);
   const killed = Promise.withResolvers<null>();
   let reports: ContainerReports | undefined;
+  let place: ExecPlace | string = NOT_BEGUN;
   const endCommand = () => killed.resolve(null);
   return {
     fifoDir: dir,
@@ -233,6 +271,12 @@ export function createContainerLauncher(dir: string): Launcher {
       const script = buildStartScript(command, environment);
       writeFileSync(fileOf(`${SHARED.start}.new`), script, { mode: 0o644 });
       renameSync(fileOf(`${SHARED.start}.new`), fileOf(SHARED.start));
+      place = {
+        dir,
+        seenDir: SHARED_DIR,
+        environment,
+        run: (path) => void writeSync(control, `RUN ${path}\n`),
+      };
       return {
         pid: undefined,
         up: received.begun,
@@ -248,11 +292,13 @@ export function createContainerLauncher(dir: string): Launcher {
         },
         countOomKills: () => received.exit?.oomKills,
         async release() {
+          place = HAS_ENDED;
           await received.end();
           closeSync(control);
         },
       };
     },
+    exec: async (spec) => openExec(requirePlace(place), spec),
     measureUsage: async () => (reports?.usage ? { ...reports.usage, gpuPercent: null } : null),
   };
 }

@@ -10,7 +10,8 @@
  *   exit <code> [<OOM kills>]      the command has ended; the container's own status has the exit code too
  *
  * In a pod, commands in the FIFO `control`, one per line: `TERM` and `KILL` signal every process of the job, or keep it from
- * beginning; KILL goes on until the container ends, because the command may begin at that moment. The kubelet's SIGTERM has no
+ * beginning; KILL goes on until the container ends, because the command may begin at that moment. `RUN <path>` starts the script at
+ * the path below the folder, for commands beside that of the job (`../agent/exec.ts`). The kubelet's SIGTERM has no
  * effect here: the agent receives it too, and passes it on. This shell waits for the command in the foreground, because a command
  * in the background would ignore SIGINT and SIGQUIT.
  */
@@ -91,6 +92,30 @@ echo "
 exit $code$killed" >&5
 exit $code`;
 
+/**
+ * Runs a command as a child of the init, and does not wait for it. In the background of a shell, it would ignore SIGINT and SIGQUIT,
+ * which no shell can change. So the shell that waits for it, whose whole script this is, is killed.
+ */
+const orphan = (command: string) => `${command} | kill -KILL $$`;
+
+const obeyControl = (dir: string) =>
+  orphan(`{
+  trap '' TERM HUP USR1 USR2 ALRM
+  exec 3>&- 4>&- 5>&- 6<>${dir}/${SHARED.control} >/dev/null
+  while read -r word script <&6; do
+    case $word in
+      TERM) kill -USR1 1; kill -TERM -1 ;;
+      KILL) kill -USR2 1; while :; do kill -KILL -1; sleep 0.1 || break; done ;;
+      RUN) (
+        trap - TERM HUP USR1 USR2 ALRM
+        exec 6<&-
+        PATH=$1
+        exec /bin/sh -c ${quoteForShell(orphan('/bin/sh "$0"'))} ${dir}/"$script"
+      ) ;;
+    esac
+  done
+}`);
+
 /** For the container `job` of a pod, whose first process the shell is. */
 export function buildWrapper(dir: string = SHARED_DIR): string {
   return `${waiting(0.05, 160)}loam_early=
@@ -98,16 +123,7 @@ trap : TERM HUP INT QUIT ALRM
 trap 'loam_early=143' USR1
 trap 'loam_early=137' USR2
 loam_await ${dir}/${SHARED.control}
-${openFifos(dir)}(
-  trap '' TERM HUP USR1 USR2 ALRM
-  exec 3>&- 4>&- 5>&- 6<>${dir}/${SHARED.control}
-  while read -r word <&6; do
-    case $word in
-      TERM) kill -USR1 1; kill -TERM -1 ;;
-      KILL) kill -USR2 1; while :; do kill -KILL -1; sleep 0.1 || break; done ;;
-    esac
-  done
-) &
+${openFifos(dir)}/bin/sh -c ${quoteForShell(obeyControl(dir))} sh "$1"
 (
   trap '' TERM HUP USR1 USR2 ALRM
   exec 3>&- 4>&-

@@ -13,6 +13,7 @@ import { join } from 'node:path';
 import { type Duplex, PassThrough, type Readable, Writable } from 'node:stream';
 import { Backoff } from '../../base/backoff.ts';
 import type { TerminalSize } from '../../platform/frames.ts';
+import { SIGNAL_SCRIPT } from '../container/session-signals.ts';
 import { SHARED, SHARED_DIR } from '../container/shared-folder.ts';
 import { DEFAULT_PATH, READ_ENVIRONMENT } from '../container/wrapper.ts';
 import { SHELL_FOR_PEOPLE } from '../process/exec.ts';
@@ -325,16 +326,3 @@ async function signalSession(
     if (!isStatus(error, 404, 409)) throw error;
   }
 }
-
-/** The start time shows whether the process id was used again. The fields follow the name, which may contain spaces. */
-const SIGNAL_SCRIPT = `session=$1 start=$2 signal=$3 which=$4
-for stat in /proc/$session/stat /proc/[0-9]*/stat; do
-  { read -r line <"$stat"; } 2>/dev/null || continue
-  pid=\${line%% *}
-  set -- \${line##*) }
-  [ "$pid" != "$session" ] || [ "\${20}" = "$start" ] || exit
-  [ "$4" = "$session" ] || continue
-  [ "$which" = all ] || [ "$pid" = "$session" ] || continue
-  kill -"$signal" "$pid"
-  kill -CONT "$pid"
-done 2>/dev/null`;

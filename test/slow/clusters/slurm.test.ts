@@ -4,6 +4,7 @@ import { newId } from '../../../src/base/ids.ts';
 import { createLog } from '../../../src/base/log.ts';
 import { openSlurmEngine } from '../../../src/runners/slurm/engine.ts';
 import { agentRunner } from '../../support/agent-runner.ts';
+import { execContract } from '../../support/exec.contract.ts';
 import { has } from '../../support/needs.ts';
 import { filesContract, runnerContract } from '../../support/runner.contract.ts';
 import { openSlurmCluster, type SlurmCluster } from '../../support/slurm/slurm.ts';
@@ -24,4 +25,5 @@ function slurmRunner() {
 describe('slurm', () => {
   runnerContract(slurmRunner, 'slurm');
   filesContract(slurmRunner, 'slurm');
+  execContract(slurmRunner);
 });

@@ -121,6 +121,12 @@ image() { # NAME ROOT [COMMAND…]
   printf '[{"Config":"%s.json","RepoTags":["loam.test/%s:1"],"Layers":["layer.tar"]}]' "$config" "$name" >"$tmp/manifest.json"
   tar -C "$tmp" -cf "$tmp.tar" manifest.json "$config.json" layer.tar; mv "$tmp.tar" "$CACHE/images/$name.tar"; rm -rf "$tmp"
 }
+copy_libraries() { # ROOT PROGRAM…
+  local root=$1 library; shift
+  for library in $(ldd "$@" | grep -o '/[^ :]*' | grep -v ':$' | sort -u); do
+    case " $* " in *" $library "*) ;; *) mkdir -p "$root$(dirname "$library")"; cp -L "$library" "$root$library" ;; esac
+  done
+}
 images() {
   local root; mkdir -p "$CACHE/images"
   if [ ! -f "$CACHE/images/busybox.tar" ]; then
@@ -130,15 +136,20 @@ images() {
 nobody:x:65534:65534:nobody:/:/bin/sh' >"$root/etc/passwd"; echo 'root:x:0:' >"$root/etc/group"
     image pause "$root" /bin/sleep 2147483647; image busybox "$root" /bin/sh; rm -rf "$root"
   fi
+  if [ ! -f "$CACHE/images/terminal.tar" ]; then
+    root=$(mktemp -d "$CACHE/images/.XXXXXX"); mkdir -p "$root"/{bin,dev,etc,home,proc,sys,tmp,usr,var,work}; chmod 755 "$root"; chmod 1777 "$root/tmp"
+    cp /bin/busybox "$root/bin/busybox"; for applet in $(/bin/busybox --list); do [ -e "$root/bin/$applet" ] || ln -s busybox "$root/bin/$applet"; done
+    ln -s ../bin "$root/usr/bin"; rm -f "$root/bin/script"; cp -L /usr/bin/script /bin/bash "$root/bin/"; copy_libraries "$root" /usr/bin/script /bin/bash
+    echo 'root:x:0:0:root:/:/bin/sh' >"$root/etc/passwd"; echo 'root:x:0:' >"$root/etc/group"
+    image terminal "$root" /bin/sh; rm -rf "$root"
+  fi
   # Named by its Node.js, because the cache is shared by checkouts.
   local version; version=$("$NODE_BINARY" --version)
   if [ "$(cat "$CACHE/images/node.version" 2>/dev/null)" != "$version" ]; then
     root=$(mktemp -d "$CACHE/images/.XXXXXX"); mkdir -p "$root"/{bin,dev,etc,home,proc,sys,tmp,usr/local/bin,usr/bin,var,work}; chmod 755 "$root"; chmod 1777 "$root/tmp"
     cp /bin/busybox "$root/bin/busybox"; for applet in $(/bin/busybox --list); do [ -e "$root/bin/$applet" ] || ln -s busybox "$root/bin/$applet"; done
     cp -L "$NODE_BINARY" "$root/usr/local/bin/node"; cp -L /bin/tar "$root/usr/bin/tar"
-    local library; for library in $(ldd "$NODE_BINARY" /bin/tar | grep -o '/[^ :]*' | grep -v ':$' | sort -u); do
-      case $library in "$NODE_BINARY" | /bin/tar) ;; *) mkdir -p "$root$(dirname "$library")"; cp -L "$library" "$root$library" ;; esac
-    done
+    copy_libraries "$root" "$NODE_BINARY" /bin/tar
     echo 'root:x:0:0:root:/:/bin/sh
 node:x:1000:1000::/home:/bin/sh' >"$root/etc/passwd"; printf 'root:x:0:\nnode:x:1000:\n' >"$root/etc/group"
     image node "$root" /bin/sh; rm -rf "$root"; echo "$version" >"$CACHE/images/node.version"

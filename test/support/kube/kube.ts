@@ -1,4 +1,7 @@
-/** A real Kubernetes cluster for tests, by `kube.sh`, with the images `loam.test/busybox:1` and `loam.test/node:1`. */
+/**
+ * A real Kubernetes cluster for tests, by `kube.sh`, with the images `loam.test/busybox:1`, `loam.test/node:1` and
+ * `loam.test/terminal:1`, which is the first with bash and `script` of util-linux.
+ */
 import { execFile } from 'node:child_process';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
