@@ -62,7 +62,7 @@ import { createQueuePositions } from './jobs/queue/queue-position.ts';
 import type { SecretBox } from './jobs/record/secret-box.ts';
 import { createSecretBox } from './jobs/record/secret-box.ts';
 import { isShellPath } from './jobs/shells/http.ts';
-import { openShells, type ShellOpening, type Shells } from './jobs/shells/run.ts';
+import { openShells, type ShellHead, type Shells } from './jobs/shells/run.ts';
 import { maintenanceTasks, startMaintenance } from './maintenance.ts';
 import {
   createSealer,
@@ -79,6 +79,7 @@ import { openDatabase } from './platform/database/client.ts';
 import { openSession, type Session } from './platform/database/session.ts';
 import { Bus } from './platform/events/bus.ts';
 import { advanceClockAfterRestore, measureOutboxLag } from './platform/events/outbox.ts';
+import { readFirstFrame } from './platform/frames.ts';
 import { ResponseLimiter } from './platform/limits/reads.ts';
 import { createMetrics, type Metrics } from './platform/metrics/metrics.ts';
 import { prepareDataFolder, readOrCreateId } from './platform/storage/data-folder.ts';
@@ -106,7 +107,7 @@ import {
 import { createAgentsRouter } from './runners/agent/http.ts';
 import { PROGRAM_PATH } from './runners/agent/program.ts';
 import { type OpenedRunner, openRunner } from './runners/open.ts';
-import type { Runner } from './runners/runner.ts';
+import type { ExecSpec, Runner } from './runners/runner.ts';
 import { createConnector, readCaCertificates } from './webhooks/delivery/connector.ts';
 import { createGuard, type Lookup, resolveHost } from './webhooks/delivery/guard.ts';
 import { initializeCursor, startDispatcher } from './webhooks/dispatcher.ts';
@@ -361,10 +362,15 @@ async function startShells(
 
 /** Serves tunnels of other servers, which have checked who may open the shell, or relay a connection of an agent. */
 function serveAttempts(shells: Shells, agents: AgentRoutes) {
-  return (head: unknown, socket: Duplex) => {
-    const opening = head as ShellOpening | ExecConnection;
-    if ('spec' in opening) void shells.run(opening, socket);
-    else agents.serveTunnel(opening, socket);
+  return async (head: unknown, socket: Duplex) => {
+    const opening = head as ShellHead | ExecConnection;
+    if (!('by' in opening)) {
+      agents.serveTunnel(opening, socket);
+      return;
+    }
+    const first = await readFirstFrame(socket);
+    if (first?.kind !== 'exec') socket.destroy();
+    else await shells.run(opening, first.value as ExecSpec, socket);
   };
 }
 

@@ -202,6 +202,7 @@ describe('every mutation leaves one entry, and a refused mutation leaves none', 
       'machine.online',
       'job.shell',
       'job.shell_end',
+      'job.port',
     ];
     expect(known.sort()).toEqual([...new Set([...Object.values(ACTION_OF), ...others])].sort());
   });

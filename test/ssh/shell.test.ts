@@ -1,14 +1,17 @@
 /** Shells and commands in running jobs over SSH, with the stock client. */
 import { execFile, spawn } from 'node:child_process';
 import { createHash, randomBytes } from 'node:crypto';
+import { once } from 'node:events';
 import { mkdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { eventually } from '../support/eventually.ts';
 import { Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { has, needs } from '../support/needs.ts';
+import { freePort } from '../support/ports.ts';
 import { type SshUser, sshUser } from '../support/ssh-client.ts';
 import { cancel, job, submit, until, variables } from '../support/submit.ts';
 
@@ -174,6 +177,51 @@ test('a client that sends sizes without end changes nothing for others', async (
   child.stdin.write('until stty size | grep "61 81"; do sleep 0.1; done; exit 5\n');
   const code = await new Promise((resolve) => child.once('exit', resolve));
   expect(code, shown).toBe(5);
+});
+
+test('ports of the job are forwarded, and nothing else is', async (ctx) => {
+  needs(ctx, 'python3', 'curl');
+  const [inJob, here] = [await freePort(), await freePort()];
+  const command = `head -c 3000000 /dev/urandom > random; echo begun; exec python3 -m http.server ${inJob} --bind 127.0.0.1`;
+  await using started = await running('served', { command });
+  const forward = (to: string) =>
+    spawn('ssh', ['-N', '-L', `${here}:${to}`, ...adas.options, `${started.user}@127.0.0.1`]);
+  const client = forward(`localhost:${inJob}`);
+  const fetchFile = (name: string) => fetch(`http://127.0.0.1:${here}/${name}`);
+  await eventually(async () => expect(await (await fetchFile('a.txt')).text()).toMatch('of the'));
+  const bodies = await Promise.all(
+    Array.from({ length: 8 }, async () => (await fetchFile('random')).arrayBuffer()),
+  );
+  const inside = await adas.ssh(['sha256sum < random'], '', { user: started.user });
+  for (const body of bodies)
+    expect(inside.stdout).toContain(createHash('sha256').update(Buffer.from(body)).digest('hex'));
+  const entries = await ada.gql(`{ namespace(name: "ada") { auditLog(first: 100) { nodes {
+    action details } } } }`);
+  const ports = entries.namespace.auditLog.nodes.filter(
+    (entry: { action: string }) => entry.action === 'JOB_PORT',
+  );
+  expect(ports).toMatchObject([{ details: { port: inJob } }]);
+  client.kill();
+  await once(client, 'exit');
+
+  const wanted = async (to: string) => {
+    const args = ['-W', to, ...adas.options, `${started.user}@127.0.0.1`];
+    const child = spawn('ssh', args, { stdio: ['ignore', 'ignore', 'pipe'] });
+    return (await text(child.stderr)).trim();
+  };
+  const closed = await freePort();
+  expect(await wanted(`localhost:${closed}`)).toBe('stdio forwarding failed');
+  expect(await wanted(`169.254.169.254:80`)).toBe('stdio forwarding failed');
+  expect(await wanted(`192.0.2.1:${inJob}`)).toBe('stdio forwarding failed');
+  const reverse = spawn(
+    'ssh',
+    [
+      ...['-N', '-R', '0:localhost:1', '-o', 'ExitOnForwardFailure=yes'],
+      ...[...adas.options, `${started.user}@127.0.0.1`],
+    ],
+    { stdio: 'ignore' },
+  );
+  expect((await once(reverse, 'exit'))[0]).toBe(255);
 });
 
 test('only the creator and admins may, and only while the job runs', async () => {

@@ -28,6 +28,8 @@ export type ExecRequest = {
 export type JobShell = {
   namespace: string;
   name: string;
+  /** A port of the job's loopback interface to connect to, instead of a command. */
+  port?: number;
   /** The name of the subsystem that the client asks for, instead of a command. */
   subsystem?: string;
   /** Variables that the client sends, among them TERM. */

@@ -20,6 +20,7 @@ import type { Account } from '../../identity/permissions.ts';
 import type { Rechecks } from '../../identity/rechecks.ts';
 import { authorizeShell } from '../../jobs/shells/access.ts';
 import { openShell } from '../../jobs/shells/open.ts';
+import { connectSpec } from '../../jobs/shells/ports.ts';
 import type { Shells } from '../../jobs/shells/run.ts';
 import type { Db } from '../../platform/database/client.ts';
 import { GIT_TRANSFERS, withTransferSlot } from '../../platform/limits/fair-semaphore.ts';
@@ -155,13 +156,16 @@ async function serveShell(
   { command, shell }: ExecRequest,
   socket: Duplex,
 ): Promise<void> {
-  const { namespace = '', name = '', subsystem, env = {}, terminal = null } = shell ?? {};
+  const { namespace = '', name = '', port, subsystem, env = {}, terminal = null } = shell ?? {};
   if (subsystem !== undefined && subsystem !== 'sftp')
     throw invalid(null, `The subsystem ${subsystem} is not supported; sftp is`);
   const target = await authorizeShell(services, viewer, { namespace, name });
-  const spec = { command: subsystem ? SFTP_SERVER : command, env, terminal };
+  const spec =
+    port === undefined
+      ? { command: subsystem ? SFTP_SERVER : command, env, terminal }
+      : connectSpec(port);
   const cutOff = () => socket.destroy();
-  await openShell(services, { viewer, target, spec, connection: socket, cutOff });
+  await openShell(services, { viewer, target, spec, port, connection: socket, cutOff });
 }
 
 /** The program of OpenSSH, where distributions have it. */

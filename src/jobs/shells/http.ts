@@ -13,6 +13,7 @@ import type { AcceptedWebSocket, WebSockets } from '../../platform/web/websocket
 import type { ExecSpec } from '../../runners/runner.ts';
 import { type Deps as AccessDeps, authorizeShell, type ShellTarget } from './access.ts';
 import { type Deps as OpenDeps, openShell } from './open.ts';
+import { connectSpec } from './ports.ts';
 
 export type Deps = AccessDeps & OpenDeps & { webSockets: WebSockets };
 
@@ -40,6 +41,9 @@ const execSpec = z.strictObject({
     .refine((env) => Object.keys(env).length <= 32, 'more than 32 variables'),
   terminal: z.strictObject({ columns: length, rows: length }).nullable(),
 });
+
+/** Of a connection to a port of the job; the first byte of the output then shows that it exists (`ports.ts`). */
+const portSpec = z.strictObject({ port: z.int().min(1).max(65_535) });
 
 /** Whether the path is of a shell. */
 export function isShellPath(url = ''): boolean {
@@ -87,9 +91,9 @@ async function serveShell(
   requestId: string,
 ): Promise<void> {
   try {
-    const spec = await readSpec(stream);
+    const request = await readRequest(stream);
     const cutOff = (reason: AppError) => close(ACCESS_LOST, reason.message);
-    await openShell(services, { viewer, target, spec, connection: stream, cutOff });
+    await openShell(services, { viewer, target, ...request, connection: stream, cutOff });
   } catch (error) {
     if (shouldLog(error))
       services.log.error({ err: error, req: { id: requestId } }, 'a shell failed');
@@ -102,11 +106,23 @@ async function serveShell(
 }
 
 /** @throws AppError 400 */
-async function readSpec(stream: AcceptedWebSocket['stream']): Promise<ExecSpec> {
+async function readRequest(
+  stream: AcceptedWebSocket['stream'],
+): Promise<{ spec: ExecSpec; port?: number }> {
   const first = await readFirstFrame(stream);
   if (first?.kind !== 'exec') throw invalid(null, 'The first frame must be of the kind exec');
-  const { data, error } = execSpec.safeParse(first.value);
-  if (data) return data;
+  const { value } = first;
+  if (typeof value === 'object' && value !== null && 'port' in value) {
+    const { port } = parse(portSpec, value);
+    return { spec: connectSpec(port), port };
+  }
+  return { spec: parse(execSpec, value) };
+}
+
+/** @throws AppError 400 */
+function parse<T>(schema: z.ZodType<T>, value: unknown): T {
+  const { data, error } = schema.safeParse(value);
+  if (error === undefined) return data;
   const [issue] = error.issues;
   throw invalid(issue?.path.join('.') || null, issue?.message ?? 'is not valid');
 }

@@ -4,7 +4,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import type { Config } from '../../base/config/config.ts';
 import { AppError } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
-import { type Actor, recordAudit } from '../../identity/audit.ts';
+import { type Actor, type AuditedChange, recordAudit } from '../../identity/audit.ts';
 import type { Db } from '../../platform/database/client.ts';
 import { encodeJsonFrame, writeFrame } from '../../platform/frames.ts';
 import { type ExecTraffic, serveExec } from '../../runners/exec-stream.ts';
@@ -18,7 +18,12 @@ import {
 import { demandShellsOn } from './access.ts';
 
 /** JSON, because servers send it to each other. The sender has checked that `by` may open the shell. */
-export type ShellOpening = { attemptId: string; spec: ExecSpec; by: Actor };
+export type ShellHead = {
+  attemptId: string;
+  /** The port of the job to which the command connects; null: any other command. */
+  port: number | null;
+  by: Actor;
+};
 
 type Deps = { db: Db; log: Logger; runner: Runner; config: Pick<Config, 'jobShell'> };
 
@@ -27,76 +32,135 @@ const MAX_COMMAND_LENGTH = 1_000;
 const REFUSED_EXIT = 1;
 /** Open shells in one job. */
 const MAX_SHELLS = 100;
+/** A browser opens many connections, so those of one user to one port are recorded once in this time. */
+const RECORD_PORT_MS = 3_600_000;
 /** How long a stopping server waits for the ends of shells to be recorded. */
 const STOP_MS = 5_000;
+
+/** Of all audit entries about a job. */
+type About = Pick<AuditedChange, 'namespaceIds' | 'subject' | 'name'>;
 
 /** The shells in the attempts of this process. Disposing of it ends them. */
 export type Shells = AsyncDisposable & {
   /** @param connection at the first byte of the input (`platform/frames.ts`). Never rejects. */
-  run(opening: ShellOpening, connection: Duplex): Promise<void>;
+  run(head: ShellHead, spec: ExecSpec, connection: Duplex): Promise<void>;
 };
 
 export function openShells(deps: Deps): Shells {
-  const running = new Map<Duplex, { attemptId: string; ended: Promise<void> }>();
-  const count = (attemptId: string) =>
-    running.values().reduce((sum, one) => sum + (one.attemptId === attemptId ? 1 : 0), 0);
-  return {
-    async run(opening, connection) {
-      const { attemptId } = opening;
-      const isFull = count(attemptId) >= MAX_SHELLS;
-      const ended = runShell(deps, opening, connection, isFull).finally(() =>
-        running.delete(connection),
-      );
-      running.set(connection, { attemptId, ended });
-      await ended;
-    },
-    async [Symbol.asyncDispose]() {
-      for (const connection of running.keys()) connection.destroy();
-      const ended = Promise.all(running.values().map((one) => one.ended));
-      await Promise.race([ended, delay(STOP_MS, undefined, { ref: false })]);
-    },
-  };
+  return new OpenShells(deps);
 }
 
-async function runShell(
-  { db, log, runner, config }: Deps,
-  { attemptId, spec, by }: ShellOpening,
-  connection: Duplex,
-  isFull: boolean,
-): Promise<void> {
-  connection.on('error', () => {});
-  try {
+class OpenShells implements Shells {
+  readonly #deps: Deps;
+  readonly #running = new Map<Duplex, { attemptId: string; ended: Promise<void> }>();
+  /** Key of a user's connections to a port → when they were recorded, oldest first. */
+  readonly #recordedPorts = new Map<string, number>();
+
+  constructor(deps: Deps) {
+    this.#deps = deps;
+  }
+
+  async run(head: ShellHead, spec: ExecSpec, connection: Duplex): Promise<void> {
+    const { attemptId } = head;
+    const sameJob = this.#running.values().filter((one) => one.attemptId === attemptId);
+    const isFull = sameJob.toArray().length >= MAX_SHELLS;
+    const ended = this.#serve(head, spec, connection, isFull).finally(() =>
+      this.#running.delete(connection),
+    );
+    this.#running.set(connection, { attemptId, ended });
+    await ended;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    for (const connection of this.#running.keys()) connection.destroy();
+    const ended = Promise.all(this.#running.values().map((one) => one.ended));
+    await Promise.race([ended, delay(STOP_MS, undefined, { ref: false })]);
+  }
+
+  async #serve(
+    head: ShellHead,
+    spec: ExecSpec,
+    connection: Duplex,
+    isFull: boolean,
+  ): Promise<void> {
+    const { log, runner } = this.#deps;
+    connection.on('error', () => {});
+    try {
+      const attempt = await this.#readAttempt(head);
+      if (isFull)
+        throw new AppError('conflict', `The job has ${MAX_SHELLS} open shells, the maximum`);
+      if (!runner.exec) throw new NotExecutable('Jobs of this server have no shell.');
+      const { handle, about } = attempt;
+      const { exec } = runner;
+      const serve = async () => serveExec(await exec.call(runner, handle, spec), connection);
+      if (head.port === null) await this.#recordAround(head, spec, about, serve);
+      else {
+        await this.#recordPort(head, head.port, about);
+        await serve();
+      }
+    } catch (error) {
+      refuse(error, connection, (unexpected) =>
+        log.error({ err: unexpected, attempt: head.attemptId }, 'a shell in a job failed'),
+      );
+    }
+  }
+
+  /** @throws AppError 403, 409 */
+  async #readAttempt({ attemptId }: ShellHead): Promise<{ handle: Handle; about: About }> {
+    const { db, config } = this.#deps;
     demandShellsOn(config);
     const attempt = await db.jobAttempt.findFirst({
       where: { id: attemptId, endedAt: null },
       select: { handle: true, job: { select: { id: true, name: true, namespaceId: true } } },
     });
     if (!attempt?.handle) throw new AppError('conflict', 'The job does not run');
-    if (!runner.exec) throw new NotExecutable('Jobs of this server have no shell.');
-    if (isFull)
-      throw new AppError('conflict', `The job has ${MAX_SHELLS} open shells, which is the maximum`);
     const { id, name, namespaceId } = attempt.job;
     const about = { namespaceIds: [namespaceId], subject: id, name };
+    return { handle: attempt.handle as Handle, about };
+  }
+
+  async #recordAround(
+    { by }: ShellHead,
+    spec: ExecSpec,
+    about: About,
+    serve: () => Promise<ExecTraffic>,
+  ): Promise<void> {
+    const { db } = this.#deps;
     const command = spec.command?.slice(0, MAX_COMMAND_LENGTH).toWellFormed() ?? null;
     await recordAudit(db, by, { ...about, action: 'job.shell', details: { command } });
     const begun = performance.now();
     let traffic: ExecTraffic = { exitCode: null, bytesIn: 0, bytesOut: 0 };
     try {
-      traffic = await serveExec(await runner.exec(attempt.handle as Handle, spec), connection);
+      traffic = await serve();
     } finally {
       const seconds = Math.round((performance.now() - begun) / 1_000);
       const details = { command, seconds, ...traffic };
       await recordAudit(db, by, { ...about, action: 'job.shell_end', details });
     }
-  } catch (error) {
-    const isRefusal = [AppError, NotExecutable, RunnerUnavailable].some((e) => error instanceof e);
-    if (!isRefusal) log.error({ err: error, attempt: attemptId }, 'a shell in a job failed');
-    const message = isRefusal
-      ? (error as Error).message
-      : 'The shell failed; the server has logged why';
-    if (connection.destroyed) return;
-    connection.resume();
-    writeFrame(connection, 'stderr', Buffer.from(`loam: ${message}\n`));
-    connection.end(encodeJsonFrame('exit', { code: REFUSED_EXIT }));
   }
+
+  async #recordPort({ attemptId, by }: ShellHead, port: number, about: About): Promise<void> {
+    const recorded = this.#recordedPorts;
+    const now = Date.now();
+    for (const [key, at] of recorded) {
+      if (now - at < RECORD_PORT_MS) break;
+      recorded.delete(key);
+    }
+    const key = `${attemptId} ${port} ${by.userId} ${by.credential?.id}`;
+    if (recorded.has(key)) return;
+    await recordAudit(this.#deps.db, by, { ...about, action: 'job.port', details: { port } });
+    recorded.set(key, now);
+  }
+}
+
+function refuse(error: unknown, connection: Duplex, report: (unexpected: unknown) => void): void {
+  const isRefusal = [AppError, NotExecutable, RunnerUnavailable].some((e) => error instanceof e);
+  if (!isRefusal) report(error);
+  if (connection.destroyed) return;
+  const message = isRefusal
+    ? (error as Error).message
+    : 'The shell failed; the server has logged why';
+  connection.resume();
+  writeFrame(connection, 'stderr', Buffer.from(`loam: ${message}\n`));
+  connection.end(encodeJsonFrame('exit', { code: REFUSED_EXIT }));
 }

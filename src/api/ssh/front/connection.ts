@@ -1,7 +1,8 @@
 /**
  * One client connection: authenticates it by a key, and passes its commands to the server. With the user name `git`, these are
- * commands of git; with `namespace/job`, a shell or command in a running job, with terminals, some variables, and sftp. All other
- * features of SSH (forwarding, agents, X11) are refused by ssh2, because no listener accepts them.
+ * commands of git; with `namespace/job`, a shell or command in a running job, with terminals, some variables, sftp and
+ * connections to its ports. All other features of SSH (reverse forwarding, agents, X11) are refused by ssh2, because no listener
+ * accepts them.
  *
  * ssh2 limits neither the output that a client has not read nor the input that the server has not read. This file
  * checks both, and closes connections that exceed the limits.
@@ -15,12 +16,13 @@ import type {
   PublicKeyAuthContext,
   ServerChannel,
   Session,
+  TcpipRequestInfo,
 } from 'ssh2';
 import { fingerprintOf, isSignedBy, readWireKey } from '../../../platform/crypto/ssh-keys.ts';
 import { encodeJsonFrame, FrameReader, type TerminalSize } from '../../../platform/frames.ts';
 import type { JobShell, KeyLookup, KeyOwner } from '../requests.ts';
 import type { SshLimits } from './protocol.ts';
-import { relayCommand } from './relay.ts';
+import { CommandRelay } from './relay.ts';
 
 const USER = 'git';
 /** `namespace/job`, in which a shell is wanted. The names are checked by the server. */
@@ -30,6 +32,8 @@ const ACCEPTED_VARIABLES = /^(LANG|LC_\w{1,30}|COLORTERM|NO_COLOR)$/;
 const MAX_VARIABLES = 32;
 const MAX_VARIABLE_LENGTH = 200;
 const MAX_TERMINAL = 1_000;
+/** The hosts that clients name for ports of the job itself. */
+const LOOPBACK = new Set(['localhost', '127.0.0.1', '::1']);
 /** Bytes before a key is accepted: the key exchange, and some offered keys of up to 2 KB. */
 const MAX_LOGIN_BYTES = 128 * 1024;
 /**
@@ -78,6 +82,8 @@ class ClientConnection {
   #user: AuthenticatedUser | undefined;
   /** The job that the user name names. */
   #job: { namespace: string; name: string } | undefined;
+  /** Connections to ports of the job, also those that are not open yet. */
+  readonly #ports = new Set<CommandRelay>();
   #isAuthenticated = false;
   #offeredKeys = 0;
   #idleTimer: NodeJS.Timeout | undefined;
@@ -122,8 +128,10 @@ class ClientConnection {
       if (this.#sessions.size >= limits.sessions || this.#host.isDraining) return reject();
       this.#serveSession(accept());
     });
+    this.#client.on('tcpip', (accept, reject, wanted) => this.#servePort(accept, reject, wanted));
     socket.once('close', () => {
       clearTimeout(this.#idleTimer);
+      for (const port of this.#ports) port.disconnect();
       for (const session of this.#sessions) session.emit('close');
       for (const channel of this.#channels) channel.emit('close');
     });
@@ -148,7 +156,8 @@ class ClientConnection {
 
   #startIdleTimer(): void {
     clearTimeout(this.#idleTimer);
-    const ms = this.#host.isDraining ? 0 : this.#host.limits.idleMs;
+    const { idleMs, jobIdleMs } = this.#host.limits;
+    const ms = this.#host.isDraining ? 0 : this.#job ? jobIdleMs : idleMs;
     if (this.#channels.size === 0 && !this.#socket.destroyed)
       this.#idleTimer = setTimeout(() => this.#client.end(), ms);
   }
@@ -271,35 +280,68 @@ class ClientConnection {
   ): void {
     this.#channels.add(channel);
     clearTimeout(this.#idleTimer);
-    const credential = this.#user?.id ?? '';
-    relayCommand(
-      {
-        channel,
-        clientSocket: this.#socket,
-        gatewayPath: this.#host.gatewayPath,
-        request: {
-          credential,
-          command,
-          address: this.#address,
-          ...(protocol && { protocol }),
-          ...(shell && { shell }),
-        },
-        resizes,
-        stalledMs: this.#host.limits.stalledMs,
-        onStalled: () => this.#refuse('a client has read nothing for too long'),
-        onInvalidFrame: (error) =>
-          this.#host.log(
-            'warn',
-            { address: this.#address, reason: error.message },
-            'the server sent an invalid frame',
-          ),
+    const request = {
+      ...this.#caller(),
+      command,
+      ...(protocol && { protocol }),
+      ...(shell && { shell }),
+    };
+    new CommandRelay({ ...this.#relayed(), channel, request, resizes }, () => {
+      if (!this.#channels.delete(channel)) return;
+      release();
+      this.#startIdleTimer();
+    }).start();
+  }
+
+  /** Connects to a port of the job's loopback interface. There is no other host that clients could reach. */
+  #servePort(
+    accept: () => ServerChannel | undefined,
+    reject: () => void,
+    { destIP, destPort: port }: TcpipRequestInfo,
+  ): void {
+    const job = this.#job;
+    const isAllowed = LOOPBACK.has(destIP) && this.#ports.size < this.#host.limits.ports;
+    if (!job || !isAllowed || this.#host.isDraining) {
+      reject();
+      return;
+    }
+    let opened: ServerChannel | undefined;
+    const channel = {
+      accept: () => {
+        opened = accept();
+        if (opened) this.#channels.add(opened);
+        clearTimeout(this.#idleTimer);
+        return opened;
       },
-      () => {
-        if (!this.#channels.delete(channel)) return;
-        release();
-        this.#startIdleTimer();
-      },
-    );
+      reject,
+    };
+    const shell = { ...job, port, env: {}, terminal: null };
+    const request = { ...this.#caller(), command: null, shell };
+    const relay = new CommandRelay({ ...this.#relayed(), channel, request }, () => {
+      this.#ports.delete(relay);
+      if (opened && this.#channels.delete(opened)) this.#startIdleTimer();
+    });
+    this.#ports.add(relay);
+    relay.start();
+  }
+
+  #caller() {
+    return { credential: this.#user?.id ?? '', address: this.#address };
+  }
+
+  #relayed() {
+    return {
+      clientSocket: this.#socket,
+      gatewayPath: this.#host.gatewayPath,
+      stalledMs: this.#host.limits.stalledMs,
+      onStalled: () => this.#refuse('a client has read nothing for too long'),
+      onInvalidFrame: ({ message: reason }: Error) =>
+        this.#host.log(
+          'warn',
+          { address: this.#address, reason },
+          'the server sent an invalid frame',
+        ),
+    };
   }
 }
 

@@ -19,10 +19,14 @@ export type SshLimits = {
   offeredKeys: number;
   /** Concurrent sessions per connection; each has one command. */
   sessions: number;
+  /** Concurrent connections to ports of a job, per connection. A browser opens a dozen. */
+  ports: number;
   /** Time from opening a session to its command. */
   commandMs: number;
   /** How long a connection may be without a command. */
   idleMs: number;
+  /** The same of a connection to a job, which may wait for a browser to use a forwarded port. */
+  jobIdleMs: number;
   /** How long a client may read none of the data buffered for it. */
   stalledMs: number;
   /** Interval of keepalive requests. A client may leave three unanswered. */
@@ -40,8 +44,10 @@ export const SSH_LIMITS: SshLimits = {
   // An SSH agent offers all of its keys, one after the other.
   offeredKeys: 10,
   sessions: 10,
+  ports: 50,
   commandMs: 10_000,
   idleMs: 120_000,
+  jobIdleMs: 86_400_000,
   // Longer than the 120 s of `IDLE_MS` in session.ts, so that the client gets its error message.
   stalledMs: 150_000,
   keepaliveMs: 30_000,

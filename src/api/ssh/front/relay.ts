@@ -16,15 +16,18 @@ import type { ExecRequest } from '../requests.ts';
 /** Commands are paused while their SSH connection has more unsent bytes. */
 const MAX_BUFFERED_BYTES = 2 ** 20;
 
+/** A channel that the client wants for a port of a job, and that is opened once the port was reached. */
+export type PortChannel = { accept(): ServerChannel | undefined; reject(): void };
+
 type RelayedCommand = {
-  channel: ServerChannel;
+  channel: ServerChannel | PortChannel;
   /** The TCP connection of the client. */
   clientSocket: Socket;
   /** Path of the server's Unix socket. */
   gatewayPath: string;
   request: ExecRequest;
   /** Emits `resize` with the new size of the client's terminal. */
-  resizes: EventEmitter<{ resize: [TerminalSize] }>;
+  resizes?: EventEmitter<{ resize: [TerminalSize] }>;
   /** How long the client may read none of the data buffered for it. */
   stalledMs: number;
   /** Called when the client has read nothing for `stalledMs`; must close the connection. */
@@ -33,16 +36,18 @@ type RelayedCommand = {
   onInvalidFrame(error: Error): void;
 };
 
-/** Relays until the client has closed the channel, then calls `done`. */
-export function relayCommand(command: RelayedCommand, done: () => void): void {
-  new CommandRelay(command, done).start();
+function isPort(channel: ServerChannel | PortChannel): channel is PortChannel {
+  return 'accept' in channel;
 }
 
-class CommandRelay {
+/** Relays until the client has closed the channel, then calls `done`. */
+export class CommandRelay {
   readonly #command: RelayedCommand;
   readonly #done: () => void;
   /** The connection to the gateway. */
   readonly #server: Socket;
+  /** Undefined until the port was reached. */
+  #channel: ServerChannel | undefined;
   /** Whether the command has ended or the client has closed the channel. Output may still be buffered. */
   #hasEnded = false;
   #isFull = false;
@@ -55,13 +60,19 @@ class CommandRelay {
   }
 
   start(): void {
-    this.#server.write(encodeJsonFrame('exec', this.#command.request));
-    this.#relayInput();
+    const { request, channel } = this.#command;
+    this.#server.write(encodeJsonFrame('exec', request));
+    if (!isPort(channel)) this.#relayInput(channel);
     this.#relayOutput();
   }
 
-  #relayInput(): void {
-    const { channel } = this.#command;
+  /** The client has disconnected. */
+  disconnect(): void {
+    this.#server.destroy();
+  }
+
+  #relayInput(channel: ServerChannel): void {
+    this.#channel = channel;
     const server = this.#server;
     channel.on('data', (chunk: Buffer) => {
       if (this.#hasEnded || server.destroyed) return;
@@ -77,7 +88,7 @@ class CommandRelay {
       channel.resume();
       sendSize();
     });
-    this.#command.resizes.on('resize', (newest) => {
+    this.#command.resizes?.on('resize', (newest) => {
       size = newest;
       sendSize();
     });
@@ -90,17 +101,16 @@ class CommandRelay {
     channel.stderr.on('error', () => {});
     channel.once('close', () => {
       this.#hasEnded = true;
-      this.#stopWaitingForClient();
+      this.#stopWaitingForClient(channel);
       server.destroy();
       this.#done();
     });
   }
 
   #relayOutput(): void {
-    const { channel } = this.#command;
     const server = this.#server;
     const reader = new FrameReader({
-      bytes: (kind, piece) => this.#write(kind === 'data' ? channel : channel.stderr, piece),
+      bytes: (kind, piece) => this.#receive(kind, piece),
       json: (kind, value) => {
         if (kind === 'exit') this.#end((value as Exit).code);
       },
@@ -116,42 +126,65 @@ class CommandRelay {
     server.on('error', () => {});
     server.once('close', () => {
       if (this.#hasEnded) return;
-      channel.stderr.write('loam: The server closed the connection; try again\n');
-      this.#end(this.#command.request.shell ? LOST_EXIT : 1);
+      const { channel, request } = this.#command;
+      if (!isPort(channel))
+        channel.stderr.write('loam: The server closed the connection; try again\n');
+      this.#end(request.shell ? LOST_EXIT : 1);
     });
   }
 
-  #write(to: ServerChannel | ServerChannel['stderr'], piece: Buffer): void {
-    const { channel, clientSocket } = this.#command;
+  #receive(kind: 'data' | 'stderr', piece: Buffer): void {
+    const { channel } = this.#command;
+    if (!isPort(channel)) this.#write(channel, kind, piece);
+    else if (kind === 'data') {
+      // The first byte shows that the port was reached (`jobs/shells/ports.ts`). Errors are warnings of the program that connects.
+      if (this.#channel) this.#write(this.#channel, kind, piece);
+      else this.#openPort(channel, piece.subarray(1));
+    }
+  }
+
+  #openPort(port: PortChannel, firstBytes: Buffer): void {
+    const channel = port.accept();
+    if (!channel) {
+      this.#server.destroy();
+      return;
+    }
+    this.#relayInput(channel);
+    if (firstBytes.length > 0) this.#write(channel, 'data', firstBytes);
+  }
+
+  #write(channel: ServerChannel, kind: 'data' | 'stderr', piece: Buffer): void {
+    const { clientSocket } = this.#command;
     // ssh2 writes the parts of a packet one by one. Corking joins them into one write.
     clientSocket.cork();
-    to.write(piece);
+    (kind === 'data' ? channel : channel.stderr).write(piece);
     clientSocket.uncork();
     // The rest of a chunk that was read before the pause still arrives here.
-    if (this.#isFull || this.#hasRoom()) return;
+    if (this.#isFull || this.#hasRoom(channel)) return;
     this.#isFull = true;
     this.#server.pause();
     // A paused socket does not report that the server has ended the command, so a stalled client is detected here.
-    this.#stallTimer = watchProgress(this.#command);
+    this.#stallTimer = watchProgress(channel, this.#command);
     channel.on('drain', this.#continue);
     clientSocket.on('drain', this.#continue);
   }
 
   /** Whether both the client's window and the connection have room. */
-  #hasRoom(): boolean {
-    const { channel, clientSocket } = this.#command;
+  #hasRoom(channel: ServerChannel): boolean {
+    const { clientSocket } = this.#command;
     return !channel.writableNeedDrain && clientSocket.writableLength < MAX_BUFFERED_BYTES;
   }
 
   readonly #continue = (): void => {
-    if (!this.#hasRoom()) return;
+    const channel = this.#channel;
+    if (!channel || !this.#hasRoom(channel)) return;
     this.#isFull = false;
-    this.#stopWaitingForClient();
+    this.#stopWaitingForClient(channel);
     this.#server.resume();
   };
 
-  #stopWaitingForClient(): void {
-    const { channel, clientSocket } = this.#command;
+  #stopWaitingForClient(channel: ServerChannel): void {
+    const { clientSocket } = this.#command;
     clearInterval(this.#stallTimer);
     channel.off('drain', this.#continue);
     clientSocket.off('drain', this.#continue);
@@ -159,13 +192,18 @@ class CommandRelay {
 
   #end(code: number): void {
     if (this.#hasEnded) return;
-    const { channel } = this.#command;
     this.#hasEnded = true;
-    this.#stopWaitingForClient();
+    const channel = this.#channel;
     this.#server.end();
+    if (!channel) {
+      if (isPort(this.#command.channel)) this.#command.channel.reject();
+      this.#done();
+      return;
+    }
+    this.#stopWaitingForClient(channel);
     channel.exit(code);
     // A slow client may need minutes for buffered bytes. It closes the channel when it has all of them.
-    this.#stallTimer = watchProgress(this.#command);
+    this.#stallTimer = watchProgress(channel, this.#command);
     channel.end();
     // A paused channel would not report that the client has closed it.
     channel.resume();
@@ -173,12 +211,10 @@ class CommandRelay {
 }
 
 /** Calls `onStalled` when a full channel and its connection have sent nothing within `stalledMs`. */
-function watchProgress({
-  channel,
-  clientSocket,
-  stalledMs,
-  onStalled,
-}: RelayedCommand): NodeJS.Timeout {
+function watchProgress(
+  channel: ServerChannel,
+  { clientSocket, stalledMs, onStalled }: RelayedCommand,
+): NodeJS.Timeout {
   // Bytes that the client's window holds back are buffered in the channel, all others in the connection. The value is
   // only compared for equality: it changes when bytes are sent.
   const measureProgress = () =>
