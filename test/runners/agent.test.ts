@@ -1,4 +1,5 @@
 /** Runners of clusters, over an engine that starts agents on this machine. */
+import { text } from 'node:stream/consumers';
 import { describe, expect, test } from 'vitest';
 import type { EngineEnd } from '../../src/runners/agent/engine.ts';
 import { ArtifactsLost, AttemptLost, type Handle, type Runner } from '../../src/runners/runner.ts';
@@ -30,10 +31,31 @@ async function firstLine(runner: Runner, handle: Handle): Promise<void> {
   for await (const _ of runner.logs(handle, null, never)) return;
 }
 
+/** Waits until the command can have others beside it. */
+async function firstSession(runner: Runner, handle: Handle): Promise<void> {
+  const spec = { command: 'true', env: {}, terminal: null };
+  await eventually(async () => expect(await (await runner.exec?.(handle, spec))?.exited).toBe(0));
+}
+
 describe('agent', () => {
   runnerContract(loopbackRunner);
   filesContract(loopbackRunner);
   execContract(loopbackRunner);
+
+  test('a hundred sessions at once', async () => {
+    await using made = await loopbackRunner();
+    const handle = await made.runner.prepare(attemptSpec('sleep 600 & wait'), never);
+    await made.runner.start(handle);
+    await firstSession(made.runner, handle);
+    const ask = async (index: number) => {
+      const spec = { command: `read -r word; echo "$word ${index}"; exit ${index}`, env: {} };
+      const session = await made.runner.exec?.(handle, { ...spec, terminal: null });
+      session?.stdin.end('hello\n');
+      return [session && (await text(session.stdout)), await session?.exited];
+    };
+    const answers = await Promise.all(Array.from({ length: 100 }, (_, index) => ask(index)));
+    expect(answers).toEqual(answers.map((_, index) => [`hello ${index}\n`, index]));
+  });
 
   test('an attempt that the engine ends is lost, although its command reports an exit code', async () => {
     await using made = await loopbackRunner();
