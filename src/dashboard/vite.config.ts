@@ -23,9 +23,13 @@ export default defineConfig({
     // The largest chunk is the C++ grammar, which is loaded only for C++ files.
     chunkSizeWarningLimit: 1_000,
     rolldownOptions: {
-      input: ['index.html', 'diagram.html'].map((name) => join(import.meta.dirname, name)),
+      input: ['index.html', 'diagram.html', 'terminal.html'].map((name) =>
+        join(import.meta.dirname, name),
+      ),
     },
   },
   worker: { format: 'es' },
-  server: { proxy: { [PROXIED_PATHS]: { target: SERVER } } },
+  server: {
+    proxy: { [PROXIED_PATHS]: { target: SERVER }, '^/-/shells/': { target: SERVER, ws: true } },
+  },
 });

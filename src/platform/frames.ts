@@ -6,6 +6,7 @@
  *   client                      server
  *   keyLookup                   keyOwner
  *   exec, data …, resize, end   data and stderr …, exit
+ *   pause, resume
  *
  * A frame is its kind (1 byte), the length of its content (4 bytes, big-endian) and the content: stream bytes or JSON.
  * Stream frames can have any length, because their bytes are passed on as they arrive.
@@ -23,6 +24,8 @@ const KINDS = {
   stderr: 6,
   exit: 7,
   resize: 8,
+  pause: 9,
+  resume: 10,
 } as const;
 export type Kind = keyof typeof KINDS;
 type StreamKind = 'data' | 'stderr';

@@ -33,6 +33,13 @@ export async function serveExec(session: ExecSession, connection: Duplex): Promi
   const traffic: ExecTraffic = { exitCode: null, bytesIn: 0, bytesOut: 0 };
   stdin.on('error', () => {});
   const resize = latestOnly((size: TerminalSize) => session.resize(size), RESIZE_MS);
+  /** For a browser, which cannot make its WebSocket wait. */
+  let paused: PromiseWithResolvers<void> | undefined;
+  const resume = () => {
+    paused?.resolve();
+    paused = undefined;
+  };
+  connection.once('close', resume);
   const reader = new FrameReader({
     bytes(_kind, piece) {
       traffic.bytesIn += piece.length;
@@ -48,6 +55,8 @@ export async function serveExec(session: ExecSession, connection: Duplex): Promi
     json(kind, value) {
       if (kind === 'end' && stdin.writable) stdin.end();
       if (kind === 'resize') resize(readSize(value));
+      if (kind === 'pause') paused ??= Promise.withResolvers();
+      if (kind === 'resume') resume();
     },
   });
   connection.on('data', (chunk: Buffer) => {
@@ -70,6 +79,7 @@ export async function serveExec(session: ExecSession, connection: Duplex): Promi
       traffic.bytesOut += piece.length;
       if (connection.destroyed) continue;
       if (!writeFrame(connection, kind, piece)) await waitForDrain(connection);
+      await paused?.promise;
     }
   };
   await Promise.all([

@@ -9,7 +9,8 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { eventually } from '../support/eventually.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { LOAM, LoamUser } from '../support/loam-command.ts';
-import { cancel, lines, submit, until, variables } from '../support/submit.ts';
+import { untilShell } from '../support/shell-socket.ts';
+import { cancel, submit, until, variables } from '../support/submit.ts';
 
 let app: TestApp;
 let ada: Client;
@@ -32,7 +33,7 @@ async function running(name: string, fields: object = {}) {
   const command = 'echo begun; exec /bin/sleep 600';
   await submit(ada, { namespace: 'ada', repo: 'ada/code', name, command, ...fields });
   await until(ada, 'ada', name, 'RUNNING');
-  await eventually(async () => expect(await lines(ada, 'ada', name)).toContain('begun'));
+  await untilShell(ada, `ada/${name}`);
 }
 
 const inJob = (command: string) => user.loam(['shell', 'held', '--', command]);

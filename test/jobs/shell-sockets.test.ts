@@ -6,7 +6,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { encodeJsonFrame } from '../../src/platform/frames.ts';
 import { eventually } from '../support/eventually.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
-import { refusedShell, shellSocket } from '../support/shell-socket.ts';
+import { refusedShell, shellSocket, untilShell } from '../support/shell-socket.ts';
 import { cancel, lines, submit, until } from '../support/submit.ts';
 
 let app: TestApp;
@@ -35,7 +35,7 @@ async function running(name: string, fields: object = {}) {
   const command = 'echo begun; sleep 600 & wait';
   await submit(ada, { namespace: 'ada', repo: 'ada/code', name, command, ...fields });
   await until(ada, 'ada', name, 'RUNNING');
-  await eventually(async () => expect(await lines(ada, 'ada', name)).toContain('begun'));
+  await untilShell(ada, `ada/${name}`);
 }
 
 const entries = async () => {
@@ -60,7 +60,7 @@ test('a command has its input, both outputs and its exit code', async () => {
   shell.data('one ').data('two').end();
   expect(await shell.closed).toEqual({ code: 1005, reason: '' });
   expect([`${shell.stdout}`, shell.stderr, shell.code]).toEqual(['one two', 'xx\n', 7]);
-  await eventually(async () => expect((await entries())[0].action).toBe('JOB_SHELL_END'));
+  await eventually(async () => expect((await entries())[0].details.exitCode).toBe(7));
   const [end, begin] = await entries();
   expect(begin).toMatchObject({ actor: 'ada', address: '127.0.0.1', credential: { kind: 'pat' } });
   expect(end.details).toMatchObject({ exitCode: 7, bytesIn: 7, bytesOut: 10 });
@@ -258,6 +258,24 @@ test('a client that does not read makes the command wait', async () => {
   expect(before).toBeLessThan(50);
 });
 
+test('a client that pauses the output gets the rest when it goes on', async () => {
+  using shell = await shellSocket(ada, job);
+  shell.exec({ command: 'read line; head -c 5000000 /dev/zero; echo end >&2; read line' });
+  shell.pause().data('go\n');
+  using other = await shellSocket(ada, job);
+  other.exec({ command: 'until pgrep -x head >/dev/null; do sleep 0.1; done; echo waits' });
+  await other.closed;
+  expect(`${other.stdout}`).toBe('waits\n');
+  // What was on its way to the client before the pause.
+  expect(shell.stdout.length).toBeLessThan(1_000_000);
+  shell.resume();
+  await eventually(() => expect(shell.stdout.length).toBe(5_000_000));
+  shell.pause().end();
+  shell.resume();
+  await shell.closed;
+  expect([shell.stderr, shell.code]).toEqual(['end\n', 1]);
+});
+
 test('a shell ends when the right is withdrawn, with the reason', async () => {
   await ada.setMembers('ada', { bob: 'ADMIN' });
   using shell = await shellSocket(bob, job);
@@ -291,7 +309,7 @@ test('a shell ends with the job, and with the server', async () => {
   await running('short');
   using ending = await shellSocket(ada, 'ada/short');
   ending.exec({ command: 'echo up; sleep 600' });
-  await eventually(() => expect(`${ending.stdout}`).toBe('up\n'));
+  await eventually(() => expect([ending.stderr, `${ending.stdout}`]).toEqual(['', 'up\n']));
   await cancel(ada, 'ada', 'short');
   await ending.closed;
   expect(ending.code).not.toBe(0);

@@ -107,7 +107,11 @@ export async function setTheme(page: Page, colorScheme: 'light' | 'dark'): Promi
     while (!matchMedia(`(prefers-color-scheme: ${scheme})`).matches) await frame();
     await frame();
     await frame();
-    await Promise.allSettled(document.getAnimations().map(({ finished }) => finished));
+    // The icon of a running job turns without end.
+    const ending = document
+      .getAnimations()
+      .filter(({ effect }) => effect?.getComputedTiming().endTime !== Number.POSITIVE_INFINITY);
+    await Promise.allSettled(ending.map(({ finished }) => finished));
   }, colorScheme);
 }
 

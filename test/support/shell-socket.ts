@@ -1,8 +1,10 @@
 /** A client of shells over WebSockets, which sends what it is told to. */
 import type { IncomingMessage } from 'node:http';
 import { text } from 'node:stream/consumers';
+import { expect } from 'vitest';
 import { WebSocket } from 'ws';
 import { encodeFrame, encodeJsonFrame, FrameReader } from '../../src/platform/frames.ts';
+import { eventually } from './eventually.ts';
 import type { Client } from './harness.ts';
 
 export type Refusal = {
@@ -48,6 +50,14 @@ export class ShellSocket implements Disposable {
 
   end(): this {
     return this.send(Buffer.concat(encodeFrame('end', Buffer.alloc(0))));
+  }
+
+  pause(): this {
+    return this.send(encodeJsonFrame('pause', null));
+  }
+
+  resume(): this {
+    return this.send(encodeJsonFrame('resume', null));
   }
 
   resize(size: unknown): this {
@@ -101,4 +111,14 @@ export async function refusedShell(...about: Parameters<typeof openShellSocket>)
   if (!(opened instanceof ShellSocket)) return opened;
   opened[Symbol.dispose]();
   throw new Error('the handshake was not refused');
+}
+
+/** Waits until commands run in the job: its command may begin to run before the runner can run others beside it. */
+export async function untilShell(client: Client, job: string): Promise<void> {
+  await eventually(async () => {
+    using shell = await shellSocket(client, job);
+    shell.exec({ command: 'true' });
+    await shell.closed;
+    expect([shell.stderr, shell.code]).toEqual(['', 0]);
+  });
 }

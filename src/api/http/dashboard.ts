@@ -41,14 +41,15 @@ const POLICY = [
 ].join('; ');
 
 /**
- * For the frame that draws a diagram written by a user (`src/dashboard/diagram.ts`). Mermaid puts inline styles into its
- * pictures. In return the document has no origin, and may load nothing but our scripts.
+ * For the frames that draw a diagram written by a user (`src/dashboard/diagram.ts`), or the output of a job as a terminal
+ * (`src/dashboard/terminal.ts`). Mermaid and xterm.js use inline styles. In return the documents have no origin, and may load
+ * nothing but our scripts and styles.
  */
-const DIAGRAM_POLICY = [
+const FRAME_POLICY = [
   'sandbox allow-scripts',
   "default-src 'none'",
   "script-src 'self'",
-  "style-src 'unsafe-inline'",
+  "style-src 'self' 'unsafe-inline'",
   'img-src data:',
   'font-src data:',
   "base-uri 'none'",
@@ -64,18 +65,19 @@ export function createDashboard({ config }: { config: Pick<Config, 'hardware'> }
   if (!START_DATA.test(document))
     throw new Error(`${path} lacks the element #start. Run npm run build.`);
 
-  const diagram = readFileSync(join(FOLDER, 'diagram.html'), 'utf8');
-
   const router = express.Router({ caseSensitive: true, strict: true });
-  router.get('/assets/diagram.html', (_req, res) => {
-    res.set({
-      'Cache-Control': 'no-cache',
-      'Content-Security-Policy': DIAGRAM_POLICY,
-      'X-Content-Type-Options': 'nosniff',
-      'Referrer-Policy': 'no-referrer',
+  for (const name of ['diagram.html', 'terminal.html']) {
+    const page = readFileSync(join(FOLDER, name), 'utf8');
+    router.get(`/assets/${name}`, (_req, res) => {
+      res.set({
+        'Cache-Control': 'no-cache',
+        'Content-Security-Policy': FRAME_POLICY,
+        'X-Content-Type-Options': 'nosniff',
+        'Referrer-Policy': 'no-referrer',
+      });
+      res.type('html').send(page);
     });
-    res.type('html').send(diagram);
-  });
+  }
   router.use('/assets', serveAssets(join(FOLDER, 'assets')));
   // Addresses as on GitHub. Ours have the ref as a parameter; here it is the first part, because paths have slashes, too.
   router.get('/:namespace/:repository/blob/:ref/*path', (req, res, next) => {

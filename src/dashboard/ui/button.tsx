@@ -1,5 +1,5 @@
 import { Link, type LinkProps } from '@tanstack/react-router';
-import type { ButtonHTMLAttributes, ReactNode } from 'react';
+import type { ButtonHTMLAttributes, ReactNode, Ref } from 'react';
 
 type Look = 'primary' | 'plain' | 'danger' | 'quiet';
 
@@ -13,6 +13,7 @@ const LOOKS: Record<Look, string> = {
 };
 
 type ButtonProps = ButtonHTMLAttributes<HTMLButtonElement> & {
+  ref?: Ref<HTMLButtonElement>;
   look?: Look;
   /** The action of the button is in progress; presses are ignored. */
   busy?: boolean;

@@ -35,6 +35,7 @@ import { getArray } from '../requests/arrays.ts';
 import { foldInputs, readInputs } from '../requests/inputs.ts';
 import * as jobs from '../requests/jobs.ts';
 import * as lists from '../requests/lists.ts';
+import { canOpenShell, shellColumns } from '../shells/access.ts';
 import { AttemptConnection } from './attempts.ts';
 import { foldNeeds, JobArray, JobConcurrency, JobMatrixValue, JobNeed } from './dependencies.ts';
 import { Gpu, JobSort, JobStatus, Region } from './enums.ts';
@@ -142,6 +143,24 @@ export const Job = builder.prismaNode('Job', {
       select: { heldAt: true, heldUntil: true, heldExitCode: true, status: true },
       resolve: ({ heldAt, heldUntil, heldExitCode, status }) =>
         heldAt && heldUntil && { heldAt, heldUntil, exitCode: heldExitCode ?? 0, status },
+    }),
+    canOpenShell: t.boolean({
+      description: 'Whether you may open a shell in the job, and it runs.',
+      complexity: 5,
+      select: shellColumns,
+      resolve: (job, _args, { services, viewer }) => canOpenShell(services, viewer, job),
+    }),
+    sshUrl: t.string({
+      nullable: true,
+      description:
+        'The URL for shells in the job over SSH, with `namespace/name` as the user; null if this server has no SSH.',
+      select: { name: true, namespace: { select: { name: true } } },
+      resolve: ({ name, namespace }, _args, { services: { config, urls } }) => {
+        if (config.ssh === 'off') return null;
+        const url = new URL(urls.ssh);
+        url.username = `${namespace.name}/${name}`;
+        return url.href;
+      },
     }),
     retries: t.exposeInt('retries', {
       description: 'How many times the job is retried when it fails.',

@@ -28,7 +28,7 @@ export type ShellTarget = {
   rule: AccessRule;
 };
 
-const shellColumns = {
+export const shellColumns = {
   id: true,
   namespaceId: true,
   repositoryId: true,
@@ -66,6 +66,22 @@ export async function authorizeShell(
       demand: (current) => demandShell(services, current, job),
     },
   };
+}
+
+/** Whether the viewer may open a shell in the job now. */
+export async function canOpenShell(
+  services: Deps,
+  viewer: Viewer,
+  job: ShellJob,
+): Promise<boolean> {
+  if (job.status !== 'running' || job.attemptId === null || viewer.kind !== 'account') return false;
+  try {
+    await demandShell(services, viewer, job);
+    return true;
+  } catch (error) {
+    if (error instanceof AppError) return false;
+    throw error;
+  }
 }
 
 async function demandShell(services: Deps, viewer: Viewer, job: ShellJob): Promise<void> {

@@ -18,6 +18,7 @@ import { AttemptTimeline } from './attempts.tsx';
 import { type JobData, JobSettings, RuntimeAndCost } from './facts.tsx';
 import { LogView } from './log/log-view.tsx';
 import { JobFacts, JobLive, JobQuery } from './queries.ts';
+import { Shell } from './shell.tsx';
 import { useTabState } from './tab.ts';
 import { Usage } from './usage.tsx';
 
@@ -109,6 +110,7 @@ function Job({
       <div className="columns">
         <div className="min-w-0 space-y-6">
           <LogView job={{ namespace, name }} status={status} startedAt={startedAt} />
+          <Shell job={job} />
           <Artifacts job={job} />
           <Usage job={job} />
         </div>

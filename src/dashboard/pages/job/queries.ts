@@ -27,6 +27,7 @@ export const JobFacts = graphql(`
     idleTimeoutMinutes
     holdOnFailureMinutes
     hold { isActive exitCode since until seconds }
+    canOpenShell
     retries
     retryCount
     exitCode
