@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
 import { BUSYBOX, DOCKER } from '../../support/docker.ts';
 import { eventually } from '../../support/eventually.ts';
+import { execContract } from '../../support/exec.contract.ts';
 import { joinedMachine, sharedMachine } from '../../support/joined-machine.ts';
 import { needs } from '../../support/needs.ts';
 import { attemptSpec, filesContract, runnerContract } from '../../support/runner.contract.ts';
@@ -17,6 +18,7 @@ describe('joined machine with an engine', () => {
   afterAll(() => machine[Symbol.asyncDispose]());
   runnerContract(machine.open, 'docker');
   filesContract(machine.open, 'docker');
+  execContract(machine.open);
 });
 
 test('an attempt with an image waits for the container engine of its machine', async (ctx) => {
