@@ -25,6 +25,7 @@ import { addRunsCommands } from './commands/runs.ts';
 import { addSecretCommands } from './commands/secrets.ts';
 import { addShellCommand } from './commands/shell.ts';
 import { addSignInCommands } from './commands/sign-in.ts';
+import { addSshConfigCommand } from './commands/ssh-config.ts';
 import { addTopCommand } from './commands/top.ts';
 import { addVersionCommand } from './commands/version.ts';
 import { addWebhookCommands } from './commands/webhooks.ts';
@@ -57,6 +58,7 @@ export function createProgram(): Program {
   addJobCommands(program);
   addShellCommand(program);
   addCopyCommand(program);
+  addSshConfigCommand(program);
   addAutomationCommands(program);
   addRunsCommands(program);
   addTopCommand(program);

@@ -7,9 +7,12 @@ import { buffer } from 'node:stream/consumers';
 import { pack } from 'tar-stream';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { eventually } from '../support/eventually.ts';
+import { Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { LOAM, LoamUser } from '../support/loam-command.ts';
+import { needs } from '../support/needs.ts';
 import { untilShell } from '../support/shell-socket.ts';
+import { sshUser } from '../support/ssh-client.ts';
 import { cancel, submit, until, variables } from '../support/submit.ts';
 
 let app: TestApp;
@@ -17,7 +20,9 @@ let ada: Client;
 let user: LoamUser;
 
 beforeAll(async () => {
-  app = await startApp({ config: { runner: 'process', jobShell: 'on' } });
+  app = await startApp({
+    config: { runner: 'process', jobShell: 'on', ssh: { host: '127.0.0.1', port: 0 } },
+  });
   ada = await app.user('ada');
   user = await LoamUser.open(ada);
   await ada.repository('ada/code');
@@ -239,6 +244,32 @@ test('a job without tar, and one whose tar is hostile', async () => {
     await expect(stat(join(user.home, 'outside'))).rejects.toThrow('ENOENT');
   }
   await cancel(ada, 'ada', 'bare');
+});
+
+test('ssh reaches a job by the block of ssh-config', async (ctx) => {
+  needs(ctx, 'ssh');
+  await using workspace = await Workspace.open();
+  const port = app.app.ssh?.port ?? 0;
+  const { key } = await sshUser(ada, workspace, port);
+  const block = `Host loam-ada-held\n  HostName 127.0.0.1\n  Port ${port}\n  User ada/held\n`;
+  const printed = await user.run(['ssh-config', 'held']);
+  expect(printed).toEqual({
+    code: 0,
+    stdout: block,
+    stderr: 'VS Code: vscode://vscode-remote/ssh-remote+loam-ada-held/work\n',
+  });
+  await user.write('.ssh/config', 'Host other\n  Port 1');
+  for (const said of [/^Added loam-ada-held/, /has loam-ada-held already/])
+    expect((await user.run(['ssh-config', '--write', 'held'])).stderr).toMatch(said);
+  const file = join(user.home, '.ssh/config');
+  expect(await readFile(file, 'utf8')).toBe(`Host other\n  Port 1\n\n${block}`);
+  const unknown = ['StrictHostKeyChecking=no', 'UserKnownHostsFile=/dev/null', 'LogLevel=ERROR'];
+  const options = unknown.flatMap((option) => ['-o', option]);
+  const line = ['-F', file, '-i', key.path, ...options, 'loam-ada-held', 'echo here'];
+  expect(await user.exec('ssh', line)).toBe('here\n');
+  await user.write('.ssh/config', 'Host loam-ada-held\n  Port 1\n');
+  const refused = await user.run(['ssh-config', '--write', 'held']);
+  expect([refused.code, refused.stderr]).toEqual([1, expect.stringContaining('another block')]);
 });
 
 test('a lost connection ends with 255', async () => {
