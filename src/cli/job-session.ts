@@ -18,6 +18,8 @@ export type JobCommand = {
   /** The command has a terminal of this size. */
   terminal?: TerminalSize | null;
 };
+/** A connection to a port of the job. The first byte of its output shows that something listens. */
+export type JobPort = { port: number };
 export type SessionStreams = {
   /** Its end is the end of the command's input. */
   stdin: Readable;
@@ -46,13 +48,23 @@ const CLOSE_MS = 2_000;
 export async function runInJob(
   connection: Connection,
   job: { namespace: string; name: string },
-  { command, env = {}, terminal = null }: JobCommand,
+  what: JobCommand | JobPort,
   streams: SessionStreams,
 ): Promise<number> {
   const socket = await openSocket(connection, job);
   const session = new JobSession(socket, streams);
-  socket.send(encodeJsonFrame('exec', { command, env, terminal }));
+  const request = 'port' in what ? what : { env: {}, terminal: null, ...what };
+  socket.send(encodeJsonFrame('exec', request));
   return session.run();
+}
+
+/** @throws LoamError when the server refuses sessions in the job */
+export async function demandSession(
+  connection: Connection,
+  job: { namespace: string; name: string },
+): Promise<void> {
+  const socket = await openSocket(connection, job);
+  socket.terminate();
 }
 
 async function openSocket(

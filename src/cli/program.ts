@@ -10,6 +10,7 @@ import { addCompletionCommand } from './commands/completion.ts';
 import { addCopyCommand } from './commands/copy.ts';
 import { addCredentialCommands } from './commands/credentials.ts';
 import { addFileCommands } from './commands/files.ts';
+import { addForwardCommand } from './commands/forward.ts';
 import { addHardwareCommand } from './commands/hardware.ts';
 import { addJobCommands } from './commands/jobs.ts';
 import { addLfsAgentCommand } from './commands/lfs-agent.ts';
@@ -59,6 +60,7 @@ export function createProgram(): Program {
   addShellCommand(program);
   addCopyCommand(program);
   addSshConfigCommand(program);
+  addForwardCommand(program);
   addAutomationCommands(program);
   addRunsCommands(program);
   addTopCommand(program);

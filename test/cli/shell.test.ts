@@ -11,6 +11,7 @@ import { Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { LOAM, LoamUser } from '../support/loam-command.ts';
 import { needs } from '../support/needs.ts';
+import { freePort } from '../support/ports.ts';
 import { untilShell } from '../support/shell-socket.ts';
 import { sshUser } from '../support/ssh-client.ts';
 import { cancel, submit, until, variables } from '../support/submit.ts';
@@ -281,4 +282,47 @@ test('a lost connection ends with 255', async () => {
     255,
     'up\nloam: The connection to the job was lost: The server is stopping\n',
   ]);
+});
+
+test('loam forward leads to a port of the job', async (ctx) => {
+  needs(ctx, 'python3');
+  const inJob = await freePort();
+  const command = `head -c 3000000 /dev/urandom > random; echo begun; exec python3 -m http.server ${inJob} --bind 127.0.0.1`;
+  await running('served', { command });
+  const child = spawn(process.execPath, [LOAM, 'forward', 'served', `0:${inJob}`, '0:1'], {
+    env: user.env,
+    stdio: ['ignore', 'pipe', 'pipe'],
+  });
+  try {
+    let shown = '';
+    let errors = '';
+    child.stdout.setEncoding('utf8').on('data', (chunk: string) => {
+      shown += chunk;
+    });
+    child.stderr.setEncoding('utf8').on('data', (chunk: string) => {
+      errors += chunk;
+    });
+    const port = await eventually(() => {
+      const [, here] = new RegExp(`127.0.0.1:(\\d+) → port ${inJob} of the job`).exec(shown) ?? [];
+      expect(here).toBeDefined();
+      return here;
+    });
+    const random = async () => (await fetch(`http://127.0.0.1:${port}/random`)).arrayBuffer();
+    await eventually(async () => expect((await random()).byteLength).toBe(3_000_000));
+    const bodies = await Promise.all(Array.from({ length: 6 }, random));
+    const inside = await user.loam(['shell', 'served', '--', 'sha256sum < random']);
+    for (const body of bodies)
+      expect(inside).toContain(createHash('sha256').update(Buffer.from(body)).digest('hex'));
+    const [, closed] = /127.0.0.1:(\d+) → port 1 of/.exec(shown) ?? [];
+    await expect(fetch(`http://127.0.0.1:${closed}/`)).rejects.toThrow();
+    await eventually(() => expect(errors).toMatch(/port 1: .*refused/));
+  } finally {
+    child.kill();
+  }
+  expect(await user.run(['forward', 'served', '70000'])).toMatchObject({ code: 2 });
+  expect(await user.run(['forward', 'none', '80'])).toMatchObject({
+    code: 1,
+    stderr: expect.stringContaining('not found'),
+  });
+  await cancel(ada, 'ada', 'served');
 });
