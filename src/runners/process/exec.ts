@@ -17,7 +17,7 @@ import {
   type StreamedProgram,
   startProgram,
 } from '../../platform/processes/starter.ts';
-import { type ExecSession, type ExecSpec, NotExecutable } from '../runner.ts';
+import type { ExecSession, ExecSpec } from '../runner.ts';
 import {
   ATTEMPT_ID_VARIABLE,
   listDescendants,
@@ -62,15 +62,22 @@ const MAX_ENVIRONMENT = 4 * 2 ** 20;
 /** Ends together with the process that entered the namespaces, which ends with this server. */
 const END_WITH_PARENT = ['setpriv', '--pdeathsig', 'KILL', '--'];
 
-/** @throws NotExecutable when the job does not run */
-export async function execInSandbox(target: Target, spec: ExecSpec): Promise<ExecSession> {
+/**
+ * @param isNew whether the command of the job may just begin, and not have its environment yet
+ * @returns null when the command of the job has not begun, or has ended
+ */
+export async function execInSandbox(
+  target: Target,
+  spec: ExecSpec,
+  isNew: boolean,
+): Promise<ExecSession | null> {
   const { limitCommands, rights, uid, cwd, cgroup } = target;
   // Otherwise the process has ended, and another one has its pid.
   const isOwn = readEnvironment(target.pid)?.[ATTEMPT_ID_VARIABLE] === target.attempt;
   const found = target.isSandboxed ? findSandboxedCommand(target.pid) : { pid: target.pid };
   const command = isOwn ? found : undefined;
   const env = command && readEnvironment(command.pid);
-  if (!env) throw new NotExecutable('The job does not run.');
+  if (!env || (isNew && !('HOME' in env))) return null;
   const { terminal } = spec;
   const [file = '', ...args] = ['setsid', ...target.prefix, '/bin/sh'];
   const program = await startProgram(

@@ -71,6 +71,11 @@ import { readTreeUsage } from './tree.ts';
 const TRASH_DIR = '.trash';
 /** Describes how other commands run beside that of the job. */
 const EXEC_FILE = 'exec.json';
+/** How long a command beside that of a job waits for the job's to begin, and how often it looks. */
+const BEGIN_MS = 10_000;
+const BEGIN_CHECK_MS = 20;
+/** A command without the environment of jobs after this time has changed its own. */
+const NEW_MS = 2_000;
 /** Size of the file that the shim deletes when the disk is full, to have room for the last lines and the exit record. */
 const RESERVE_BYTES = 64 * 1024;
 /** How long a shim may take to kill the attempt and record its end: a process in the middle of a slow write takes seconds. */
@@ -349,13 +354,19 @@ class LocalProcessRunner implements ProcessRunner {
   async exec(handle: Handle, spec: ExecSpec): Promise<ExecSession> {
     const folder = this.#folder(handle);
     const plan = await readJsonFile<ExecPlan>(join(folder, EXEC_FILE));
-    const started = await readJsonFile<AttemptStart>(join(folder, 'started'));
-    if (!plan || !started || existsSync(join(folder, 'exit')))
-      throw new NotExecutable('The job does not run.');
-    const { cgroup } = await readAllocation(folder);
     const isSandboxed = this.#parts.confinement.sandbox !== 'none';
     const attempt = String(handle.attempt);
-    return execInSandbox({ ...plan, attempt, pid: started.pid, isSandboxed, cgroup }, spec);
+    const askedAt = performance.now();
+    for (let waited = 0; plan && waited < BEGIN_MS; waited = performance.now() - askedAt) {
+      if (existsSync(join(folder, 'exit'))) break;
+      const started = await readJsonFile<AttemptStart>(join(folder, 'started'));
+      const { cgroup } = await readAllocation(folder);
+      const target = { ...plan, attempt, pid: started?.pid ?? 0, isSandboxed, cgroup };
+      const session = started && (await execInSandbox(target, spec, waited < NEW_MS));
+      if (session) return session;
+      await delay(BEGIN_CHECK_MS);
+    }
+    throw new NotExecutable('The job does not run.');
   }
 
   async replaceFiles(handle: Handle, files: AttemptSpec['files']): Promise<void> {
