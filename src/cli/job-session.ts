@@ -32,8 +32,8 @@ export type SessionStreams = {
 
 const HANDSHAKE_MS = 30_000;
 const MAX_MESSAGE_BYTES = 4 * 2 ** 20;
-/** The server refuses messages beyond 1 MiB. */
-const PIECE_BYTES = 256 * 1024;
+/** The server refuses messages beyond 128 KiB. */
+const PIECE_BYTES = 64 * 1024;
 const MAX_ERROR_BYTES = 2 ** 20;
 /** The server sends a ping every 30 s. */
 const MAX_SILENCE_MS = 95_000;

@@ -40,7 +40,7 @@ const NAMES = new Map<number, Kind>(
   (Object.keys(KINDS) as Kind[]).map((name) => [KINDS[name], name]),
 );
 const HEADER_BYTES = 5;
-const MAX_JSON_BYTES = 65_536;
+export const MAX_JSON_BYTES = 65_536;
 /** Clients send the first frame immediately after they connect. */
 const FIRST_FRAME_MS = 10_000;
 
@@ -150,32 +150,34 @@ export async function readFirstFrame(
 ): Promise<{ kind: Kind; value: unknown } | null> {
   const { promise, resolve } = Promise.withResolvers<{ kind: Kind; value: unknown } | null>();
   const timer = setTimeout(() => resolve(null), FIRST_FRAME_MS);
-  socket.once('close', () => resolve(null));
-  let frame: { kind: Kind; value: unknown } | undefined;
-  const reader = new FrameReader({
-    bytes: () => resolve(null),
-    json: (kind, value) => {
-      frame ??= { kind, value };
-    },
-  });
+  const giveUp = () => resolve(null);
+  let received: Buffer = Buffer.alloc(0);
   const read = (chunk: Buffer) => {
-    try {
-      // Read byte by byte, to stop exactly at the end of this short frame.
-      for (let at = 0; at < chunk.length && !frame; at++) {
-        reader.push(chunk.subarray(at, at + 1));
-        if (!frame) continue;
-        socket.off('data', read).pause();
-        if (at + 1 < chunk.length) socket.unshift(chunk.subarray(at + 1));
-        resolve(frame);
-      }
-    } catch {
-      resolve(null);
-    }
+    received = Buffer.concat([received, chunk]);
+    if (received.length < HEADER_BYTES) return;
+    const kind = NAMES.get(received[0] ?? 0);
+    const end = HEADER_BYTES + received.readUInt32BE(1);
+    const isValid = kind && !isStream(kind) && end <= HEADER_BYTES + MAX_JSON_BYTES;
+    if (isValid && received.length < end) return;
+    socket.off('data', read).pause();
+    if (!isValid) return giveUp();
+    if (received.length > end) socket.unshift(received.subarray(end));
+    resolve(parseFrame(kind, received.toString('utf8', HEADER_BYTES, end)));
   };
+  socket.once('close', giveUp);
   socket.on('data', read);
   try {
     return await promise;
   } finally {
     clearTimeout(timer);
+    socket.off('close', giveUp).off('data', read);
+  }
+}
+
+function parseFrame(kind: Kind, text: string): { kind: Kind; value: unknown } | null {
+  try {
+    return { kind, value: text === '' ? null : JSON.parse(text) };
+  } catch {
+    return null;
   }
 }

@@ -1,5 +1,6 @@
 /** Passes the streams of a command beside that of a job (`Runner.exec`) on over a connection, as frames. */
 import type { Duplex, Readable } from 'node:stream';
+import { finished } from 'node:stream/promises';
 import { setTimeout as delay } from 'node:timers/promises';
 import {
   encodeJsonFrame,
@@ -18,6 +19,10 @@ const PROBE_MS = 2_000;
 /** Pause between changes of a terminal's size, each of which may start a process: a dragged window has a hundred sizes a second. */
 const RESIZE_MS = 50;
 const MAX_SIZE = 1_000;
+/** How long an output is quiet after the end of the command before it is closed, and how much may come after the end. */
+const DRAIN_MS = 2_000;
+const DRAIN_STEP_MS = 200;
+const MAX_REST = 2 ** 20;
 
 /** What passed through a session. */
 export type ExecTraffic = { exitCode: number | null; bytesIn: number; bytesOut: number };
@@ -40,17 +45,23 @@ export async function serveExec(session: ExecSession, connection: Duplex): Promi
     paused = undefined;
   };
   connection.once('close', resume);
+  let isFull = false;
+  const waitForCommand = async () => {
+    isFull = true;
+    connection.pause();
+    const probe = setInterval(() => {
+      if (!connection.writableNeedDrain) writeFrame(connection, 'data', Buffer.alloc(0));
+    }, PROBE_MS);
+    await waitForDrain(stdin);
+    clearInterval(probe);
+    isFull = false;
+    connection.resume();
+  };
   const reader = new FrameReader({
     bytes(_kind, piece) {
       traffic.bytesIn += piece.length;
-      // After the command has closed its input, the rest is dropped.
-      if (!stdin.writable || stdin.write(piece)) return;
-      connection.pause();
-      const probe = setInterval(() => writeFrame(connection, 'data', Buffer.alloc(0)), PROBE_MS);
-      void waitForDrain(stdin).then(() => {
-        clearInterval(probe);
-        connection.resume();
-      });
+      // After the command has closed its input, the rest is dropped. The rest of a chunk still arrives after the pause.
+      if (stdin.writable && !stdin.write(piece) && !isFull) void waitForCommand();
     },
     json(kind, value) {
       if (kind === 'end' && stdin.writable) stdin.end();
@@ -95,6 +106,28 @@ export async function serveExec(session: ExecSession, connection: Duplex): Promi
     connection.once('close', () => clearTimeout(linger));
   });
   return traffic;
+}
+
+/**
+ * Reads the rest of an output after the end of the command, as long as its reader takes. Processes that the command has left behind
+ * may keep it open, so it ends when it is quiet or when too much has come.
+ */
+export async function drainOutput(output: Readable & { bytesRead?: number }): Promise<void> {
+  const isRead = finished(output, { writable: false }).catch(() => {});
+  const countRead = () => output.bytesRead ?? 0;
+  const atEnd = countRead();
+  let seen = atEnd;
+  for (let quietMs = 0; !output.closed && quietMs < DRAIN_MS && seen - atEnd < MAX_REST; ) {
+    const hasEnded = await Promise.race([
+      isRead.then(() => true),
+      delay(DRAIN_STEP_MS, false, { ref: false }),
+    ]);
+    if (hasEnded) break;
+    const isQuiet = countRead() === seen && output.readableLength === 0;
+    quietMs = isQuiet ? quietMs + DRAIN_STEP_MS : 0;
+    seen = countRead();
+  }
+  output.destroy();
 }
 
 /** @throws Error */

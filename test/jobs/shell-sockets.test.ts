@@ -3,7 +3,7 @@ import { randomBytes } from 'node:crypto';
 import { connect } from 'node:net';
 import { pino } from 'pino';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { encodeJsonFrame } from '../../src/platform/frames.ts';
+import { encodeFrame, encodeJsonFrame } from '../../src/platform/frames.ts';
 import { eventually } from '../support/eventually.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { refusedShell, shellSocket, untilShell } from '../support/shell-socket.ts';
@@ -70,7 +70,7 @@ test('many bytes pass unchanged', async () => {
   using shell = await shellSocket(ada, job);
   shell.exec({ command: 'cat' });
   const sent = randomBytes(8 * 2 ** 20);
-  for (let at = 0; at < sent.length; at += 2 ** 18) shell.data(sent.subarray(at, at + 2 ** 18));
+  for (let at = 0; at < sent.length; at += 2 ** 16) shell.data(sent.subarray(at, at + 2 ** 16));
   shell.end();
   await shell.closed;
   expect(shell.stdout.equals(sent)).toBe(true);
@@ -318,4 +318,19 @@ test('a shell ends with the job, and with the server', async () => {
   await eventually(() => expect(`${staying.stdout}`).toBe('up\n'));
   await app.restart();
   expect(await staying.closed).toEqual({ code: 1001, reason: 'The server is stopping' });
+});
+
+test('frames without end from a client that the command does not read cost little', async () => {
+  using shell = await shellSocket(ada, job);
+  shell.exec({ command: 'sleep 600' });
+  // Fills the input of the command.
+  for (let at = 0; at < 32; at++) shell.data(Buffer.alloc(2 ** 16));
+  const frame = Buffer.concat(encodeFrame('data', Buffer.from('x')));
+  const frames = Buffer.concat(Array.from({ length: 20_000 }, () => frame));
+  for (let count = 0; count < 50; count++) shell.send(frames);
+  const other = await shellSocket(ada, job);
+  other.exec({ command: 'echo here' });
+  other.end();
+  await other.closed;
+  expect(`${other.stdout}`).toBe('here\n');
 });

@@ -13,6 +13,9 @@ export type Refusal = {
   body: { error: { code: string; message: string } };
 };
 
+/** The server refuses messages beyond 128 KiB. */
+const MAX_PIECE = 2 ** 16;
+
 export class ShellSocket implements Disposable {
   readonly socket: WebSocket;
   stdout = Buffer.alloc(0);
@@ -44,7 +47,10 @@ export class ShellSocket implements Disposable {
   }
 
   data(bytes: string | Uint8Array): this {
-    for (const part of encodeFrame('data', Buffer.from(bytes))) this.socket.send(part);
+    const content = Buffer.from(bytes);
+    for (let at = 0; at < content.length; at += MAX_PIECE)
+      for (const part of encodeFrame('data', content.subarray(at, at + MAX_PIECE)))
+        this.socket.send(part);
     return this;
   }
 

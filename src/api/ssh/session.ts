@@ -20,8 +20,8 @@ import type { Account } from '../../identity/permissions.ts';
 import type { Rechecks } from '../../identity/rechecks.ts';
 import { authorizeShell } from '../../jobs/shells/access.ts';
 import { openShell } from '../../jobs/shells/open.ts';
-import { connectSpec } from '../../jobs/shells/ports.ts';
 import type { Shells } from '../../jobs/shells/run.ts';
+import { parseSessionRequest } from '../../jobs/shells/session-request.ts';
 import type { Db } from '../../platform/database/client.ts';
 import { GIT_TRANSFERS, withTransferSlot } from '../../platform/limits/fair-semaphore.ts';
 import type { GitExit } from '../../platform/processes/git-started.ts';
@@ -160,12 +160,11 @@ async function serveShell(
   if (subsystem !== undefined && subsystem !== 'sftp')
     throw invalid(null, `The subsystem ${subsystem} is not supported; sftp is`);
   const target = await authorizeShell(services, viewer, { namespace, name });
-  const spec =
-    port === undefined
-      ? { command: subsystem ? SFTP_SERVER : command, env, terminal }
-      : connectSpec(port);
+  const request = parseSessionRequest(
+    port === undefined ? { command: subsystem ? SFTP_SERVER : command, env, terminal } : { port },
+  );
   const cutOff = () => socket.destroy();
-  await openShell(services, { viewer, target, spec, port, connection: socket, cutOff });
+  await openShell(services, { viewer, target, ...request, connection: socket, cutOff });
 }
 
 /** The program of OpenSSH, where distributions have it. */

@@ -10,13 +10,13 @@ import { AppError, forbidden } from '../../base/errors.ts';
 import { can, demand, demandAccount, type Viewer } from '../../identity/permissions.ts';
 import type { AccessRule } from '../../identity/rechecks.ts';
 import type { Db } from '../../platform/database/client.ts';
-import { sourceRef } from '../../repositories/repositories.ts';
+import { findRepositoryById, sourceRef } from '../../repositories/repositories.ts';
 import { demandValues } from '../../repositories/secrets/secrets.ts';
 import { demandCredentials, readJobCredentials } from '../record/job-credentials.ts';
 import { getJob, type JobKey } from '../requests/jobs.ts';
 
 /** Of jobs that repeat each other, when it is asked who has given the first one its secrets. */
-const MAX_REPEATED = 20;
+const MAX_REPEATED = 1_000;
 
 export type Deps = { db: Db; pool: pg.Pool; config: Pick<Config, 'jobShell'> };
 
@@ -36,6 +36,7 @@ export const shellColumns = {
   rerunOfId: true,
   status: true,
   attemptId: true,
+  repo: true,
   branch: true,
   snapshotId: true,
   tag: true,
@@ -93,17 +94,23 @@ async function demandShell(services: Deps, viewer: Viewer, job: ShellJob): Promi
   // The secrets that were given with the first job are of its creator.
   if (job.secrets && !(await hasCreatedAll(services, userId, job)))
     demandEverything(viewer, job, 'its secrets were given to a job that it repeats');
+  if (repositoryId && !(await findRepositoryById(services, viewer, repositoryId, { id: true })))
+    throw forbidden(`${WHY}: you may not read its repository`);
   const origin = { namespaceId, repositoryId, ref: sourceRef(job) };
-  for (const name of job.secretNames)
-    await demandPart(viewer, job, () =>
-      demandValues(services, account, {
-        origin,
-        names: { secretNames: [name], variableNames: [] },
-        own: { env: {}, secrets: {} },
-      }),
-    );
+  const demandSecrets = (secretNames: readonly string[]) =>
+    demandValues(services, account, {
+      origin,
+      names: { secretNames, variableNames: [] },
+      own: { env: {}, secrets: {} },
+    });
+  const hasAllSecrets = await demandPart(viewer, job, () => demandSecrets(job.secretNames));
+  // One that is missing hides whether the others are allowed.
+  if (!hasAllSecrets)
+    for (const name of job.secretNames) await demandPart(viewer, job, () => demandSecrets([name]));
   const { permissions = null, idTokens = [] } = readJobCredentials(job);
   const source = repositoryId ? { repositoryId, branch: job.branch } : null;
+  if (job.identity !== null && job.repo !== null && source === null)
+    demandEverything(viewer, job, 'its repository was deleted');
   await demandPart(viewer, job, () =>
     demandCredentials(services, viewer, { permissions, idTokens }, { namespaceId, source }),
   );
@@ -117,18 +124,24 @@ export function demandShellsOn({ jobShell }: Deps['config']): void {
 
 const WHY = 'A shell reads everything that the job has';
 
-/** Checks a part of what the job has as for a new job. If the part is gone or has moved since, nobody can say who might have it. */
+/**
+ * Checks a part of what the job has as for a new job. If the part is gone or has moved since, nobody can say who might have it,
+ * and only admins may.
+ * @returns false in that case
+ */
 async function demandPart(
   viewer: Viewer,
   job: ShellJob,
   check: () => Promise<void>,
-): Promise<void> {
+): Promise<boolean> {
   try {
     await check();
+    return true;
   } catch (error) {
     if (!(error instanceof AppError)) throw error;
     if (error.code === 'permission_denied') throw forbidden(`${WHY}: ${error.message}`);
     demandEverything(viewer, job, error.message);
+    return false;
   }
 }
 
@@ -136,13 +149,17 @@ function demandEverything(viewer: Viewer, job: ShellJob, why: string): void {
   if (!can(viewer, 'job.shellAny', job)) throw forbidden(`${WHY}: ${why}`);
 }
 
-/** Whether the user has created the job, and all jobs that it repeats. */
-async function hasCreatedAll({ db }: Deps, userId: string, job: ShellJob): Promise<boolean> {
-  const select = { createdById: true, rerunOfId: true } as const;
-  let one: Pick<ShellJob, keyof typeof select> | null = job;
-  for (let count = 0; one?.createdById === userId && count < MAX_REPEATED; count++) {
-    if (one.rerunOfId === null) return true;
-    one = await db.job.findUnique({ where: { id: one.rerunOfId }, select });
-  }
-  return false;
+/** Whether the user has created the job, and all jobs that it repeats. Those that were deleted are of unknown users. */
+async function hasCreatedAll({ pool }: Deps, userId: string, { id }: ShellJob): Promise<boolean> {
+  const { rows } = await pool.query<{ has_all: boolean }>(
+    `with recursive repeated as (
+      select created_by_id, rerun_of_id, 1 as depth from jobs where id = $1
+      union all
+      select j.created_by_id, j.rerun_of_id, depth + 1
+      from repeated r join jobs j on j.id = r.rerun_of_id where depth < ${MAX_REPEATED}
+    )
+    select coalesce(bool_and(created_by_id is not distinct from $2) and bool_or(rerun_of_id is null), false) as has_all from repeated`,
+    [id, userId],
+  );
+  return rows[0]?.has_all ?? false;
 }

@@ -3,17 +3,15 @@
  * stream of frames (`platform/frames.ts`): `exec` with the command first, then as on all such connections.
  */
 import { type Request, type RequestHandler, type Response, Router } from 'express';
-import { z } from 'zod';
 import { AppError, invalid } from '../../base/errors.ts';
 import { type Account, demandAccount } from '../../identity/permissions.ts';
 import { encodeJsonFrame, readFirstFrame, writeFrame } from '../../platform/frames.ts';
 import { shouldLog, toClientError } from '../../platform/web/error-response.ts';
 import { refuseOtherMethods } from '../../platform/web/methods.ts';
 import type { AcceptedWebSocket, WebSockets } from '../../platform/web/websockets.ts';
-import type { ExecSpec } from '../../runners/runner.ts';
 import { type Deps as AccessDeps, authorizeShell, type ShellTarget } from './access.ts';
 import { type Deps as OpenDeps, openShell } from './open.ts';
-import { connectSpec } from './ports.ts';
+import { parseSessionRequest, type SessionRequest } from './session-request.ts';
 
 export type Deps = AccessDeps & OpenDeps & { webSockets: WebSockets };
 
@@ -23,27 +21,6 @@ const MAX_SHELLS_OF_USER = 100;
 const REFUSED_EXIT = 1;
 /** Code for applications (RFC 6455 section 7.4.2): the right was withdrawn. */
 const ACCESS_LOST = 4403;
-
-/** Variables that clients may set in a job: those that SSH accepts (`api/ssh/front/connection.ts`), and TERM. */
-const variable = z
-  .string()
-  .regex(/^(LANG|LC_\w{1,30}|COLORTERM|NO_COLOR|TERM)$/, 'this variable cannot be set');
-const text = (length: number) =>
-  z
-    .string()
-    .max(length)
-    .regex(/^[^\0]*$/, 'contains NUL');
-const length = z.int().min(1).max(1_000);
-const execSpec = z.strictObject({
-  command: text(60_000).min(1).nullable(),
-  env: z
-    .record(variable, text(200))
-    .refine((env) => Object.keys(env).length <= 32, 'more than 32 variables'),
-  terminal: z.strictObject({ columns: length, rows: length }).nullable(),
-});
-
-/** Of a connection to a port of the job; the first byte of the output then shows that it exists (`ports.ts`). */
-const portSpec = z.strictObject({ port: z.int().min(1).max(65_535) });
 
 /** Whether the path is of a shell. */
 export function isShellPath(url = ''): boolean {
@@ -106,23 +83,8 @@ async function serveShell(
 }
 
 /** @throws AppError 400 */
-async function readRequest(
-  stream: AcceptedWebSocket['stream'],
-): Promise<{ spec: ExecSpec; port?: number }> {
+async function readRequest(stream: AcceptedWebSocket['stream']): Promise<SessionRequest> {
   const first = await readFirstFrame(stream);
   if (first?.kind !== 'exec') throw invalid(null, 'The first frame must be of the kind exec');
-  const { value } = first;
-  if (typeof value === 'object' && value !== null && 'port' in value) {
-    const { port } = parse(portSpec, value);
-    return { spec: connectSpec(port), port };
-  }
-  return { spec: parse(execSpec, value) };
-}
-
-/** @throws AppError 400 */
-function parse<T>(schema: z.ZodType<T>, value: unknown): T {
-  const { data, error } = schema.safeParse(value);
-  if (error === undefined) return data;
-  const [issue] = error.issues;
-  throw invalid(issue?.path.join('.') || null, issue?.message ?? 'is not valid');
+  return parseSessionRequest(first.value);
 }

@@ -1,5 +1,4 @@
 /** Connections to programs of a job that listen on its loopback interface, each as a command in the job that connects to the port. */
-import { invalid } from '../../base/errors.ts';
 import { quoteForShell } from '../../runners/process/namespace.ts';
 import type { ExecSpec } from '../../runners/runner.ts';
 
@@ -49,10 +48,8 @@ copy(lambda size: os.read(0, size), peer.sendall)
 peer.shutdown(socket.SHUT_WR)
 `;
 
-/** @throws AppError 400 */
+/** @param port an integer from 1 to 65535 */
 export function connectSpec(port: number): ExecSpec {
-  if (!Number.isInteger(port) || port < 1 || port > 65_535)
-    throw invalid('port', 'must be an integer from 1 to 65535');
   const command = `has() { command -v "$1" >/dev/null; }
 if has perl && perl -MIO::Socket::IP -e 1 2>/dev/null; then exec perl -e ${quoteForShell(PERL)} ${port}
 elif has python3; then exec python3 -c ${quoteForShell(PYTHON)} ${port}

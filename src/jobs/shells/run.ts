@@ -55,6 +55,7 @@ class OpenShells implements Shells {
   readonly #running = new Map<Duplex, { attemptId: string; ended: Promise<void> }>();
   /** Key of a user's connections to a port → when they were recorded, oldest first. */
   readonly #recordedPorts = new Map<string, number>();
+  #isClosed = false;
 
   constructor(deps: Deps) {
     this.#deps = deps;
@@ -62,6 +63,7 @@ class OpenShells implements Shells {
 
   async run(head: ShellHead, spec: ExecSpec, connection: Duplex): Promise<void> {
     const { attemptId } = head;
+    if (this.#isClosed) return void connection.destroy();
     const sameJob = this.#running.values().filter((one) => one.attemptId === attemptId);
     const isFull = sameJob.toArray().length >= MAX_SHELLS;
     const ended = this.#serve(head, spec, connection, isFull).finally(() =>
@@ -72,6 +74,7 @@ class OpenShells implements Shells {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
+    this.#isClosed = true;
     for (const connection of this.#running.keys()) connection.destroy();
     const ended = Promise.all(this.#running.values().map((one) => one.ended));
     await Promise.race([ended, delay(STOP_MS, undefined, { ref: false })]);
@@ -146,7 +149,7 @@ class OpenShells implements Shells {
       if (now - at < RECORD_PORT_MS) break;
       recorded.delete(key);
     }
-    const key = `${attemptId} ${port} ${by.userId} ${by.credential?.id}`;
+    const key = `${attemptId} ${port} ${by.userId} ${by.credential?.id} ${by.from?.address}`;
     if (recorded.has(key)) return;
     await recordAudit(this.#deps.db, by, { ...about, action: 'job.port', details: { port } });
     recorded.set(key, now);

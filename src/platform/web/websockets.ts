@@ -15,7 +15,8 @@ export type AcceptedWebSocket = {
   close(code: number, reason: string): void;
 };
 
-const MAX_MESSAGE_BYTES = 2 ** 20;
+/** Small, because the frames of one message are read at once. */
+const MAX_MESSAGE_BYTES = 2 ** 17;
 /** Proxies close connections without traffic, by default after 60 s (nginx, haproxy). */
 const PING_MS = 30_000;
 /** As of SSH (`api/ssh/front/protocol.ts`): how long a client may neither answer nor read. */

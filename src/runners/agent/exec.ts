@@ -15,12 +15,12 @@ import { rm, writeFile } from 'node:fs/promises';
 import { Socket } from 'node:net';
 import { join } from 'node:path';
 import { Writable } from 'node:stream';
-import { finished } from 'node:stream/promises';
 import { setTimeout as delay } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import type { TerminalSize } from '../../platform/frames.ts';
 import { SIGNAL_SCRIPT } from '../container/session-signals.ts';
 import { DEFAULT_PATH } from '../container/wrapper.ts';
+import { drainOutput } from '../exec-stream.ts';
 import { SHELL_FOR_PEOPLE } from '../process/exec.ts';
 import { exportScript } from '../process/launch.ts';
 import { quoteForShell } from '../process/namespace.ts';
@@ -40,13 +40,6 @@ export type ExecPlace = {
 const BEGIN_TIMEOUT_MS = 10_000;
 /** Time between SIGTERM and SIGKILL for processes of a session that is closed. */
 const GRACE_MS = 2_000;
-/**
- * How long output is read after the end of the command, for processes that it has left behind, while there is none. They can
- * print for ever, so not much more is read than a FIFO holds.
- */
-const DRAIN_MS = 2_000;
-const DRAIN_STEP_MS = 200;
-const MAX_REST = 2 ** 20;
 const MAX_REPORT_LENGTH = 200;
 
 type Leader = { pid: string; startTime: string };
@@ -92,7 +85,7 @@ export async function openExec(place: ExecPlace, spec: ExecSpec): Promise<ExecSe
     // The job has meddled with the reports, or killed the process that sends them.
     if (code === undefined) await signal('KILL');
     stdin.destroy();
-    await Promise.all(streams.map(drain));
+    await Promise.all(streams.map(drainOutput));
     owned.dispose();
     return code === undefined ? null : Number(code);
   })();
@@ -170,20 +163,6 @@ async function readLeader(reported: AsyncGenerator<string, undefined>): Promise<
       first ? 'The command could not begin.' : 'The job did not start the command in time.',
     );
   return { pid, startTime };
-}
-
-/** Reads the rest of an output after the end of the command, as long as its reader takes. */
-async function drain(output: Socket): Promise<void> {
-  const isRead = finished(output).catch(() => {});
-  const atEnd = output.bytesRead;
-  let seen = atEnd;
-  for (let quietMs = 0; !output.closed && quietMs < DRAIN_MS && seen - atEnd < MAX_REST; ) {
-    await Promise.race([isRead, delay(DRAIN_STEP_MS, undefined, { ref: false })]);
-    const isQuiet = output.bytesRead === seen && output.readableLength === 0;
-    quietMs = isQuiet ? quietMs + DRAIN_STEP_MS : 0;
-    seen = output.bytesRead;
-  }
-  output.destroy();
 }
 
 /** The prefix of variables avoids clashes with those of an image. `setsid` may be missing in the job's own PATH, and at all. */

@@ -76,6 +76,7 @@ export class ExecSessions {
     } catch (error) {
       this.#files.delete(file);
       end();
+      exec.socket.destroy();
       throw error;
     }
     const [stdout, stderr] = [new PassThrough(), hasTerminal ? null : new PassThrough()];
@@ -222,7 +223,7 @@ async function readFirstLine(
       if (done) break;
       if (value.name === 'stderr') errors = Buffer.concat([errors, value.data]);
       else said += value.data.toString('latin1');
-      const [line, pid, startTime = ''] = /^(\d+) (\d+)\r?\n/m.exec(said) ?? [];
+      const [line, pid, startTime = ''] = /^(\d{1,10}) (\d{1,20})\r?\n/m.exec(said) ?? [];
       if (line === undefined) continue;
       const rest = Buffer.from(said.slice(said.indexOf(line) + line.length), 'latin1');
       return { pid: Number(pid), startTime, rest, errors };

@@ -9,14 +9,13 @@ import { closeSync, openSync, readlinkSync, readSync } from 'node:fs';
 import { constants as os } from 'node:os';
 import { createInterface } from 'node:readline';
 import type { Readable } from 'node:stream';
-import { finished } from 'node:stream/promises';
-import { setTimeout as delay } from 'node:timers/promises';
 import type { TerminalSize } from '../../platform/frames.ts';
 import {
   runProgram,
   type StreamedProgram,
   startProgram,
 } from '../../platform/processes/starter.ts';
+import { drainOutput } from '../exec-stream.ts';
 import type { ExecSession, ExecSpec } from '../runner.ts';
 import {
   ATTEMPT_ID_VARIABLE,
@@ -50,14 +49,13 @@ type Target = ExecPlan & {
   cgroup: Cgroup | null;
 };
 
-/** How long output is read after the end of the command, for processes that it has left behind. */
-const DRAIN_MS = 2_000;
 /** Time between SIGTERM and SIGKILL for processes of a session that is closed. */
 const GRACE_MS = 2_000;
 /** Time for `stty`, whose process is one of the job's terminal. */
 const RESIZE_MS = 2_000;
-/** Of the environment of a job's process, which the process can change: more than Linux accepts at its start. */
-const MAX_ENVIRONMENT = 4 * 2 ** 20;
+/** Of the environment of a job's process, which the process can change. What Loam sets is shorter. */
+const MAX_ENVIRONMENT = 2 ** 19;
+const MAX_VARIABLES = 5_000;
 
 /** Ends together with the process that entered the namespaces, which ends with this server. */
 const END_WITH_PARENT = ['setpriv', '--pdeathsig', 'KILL', '--'];
@@ -160,7 +158,7 @@ function readPids(pid: number): number[] {
 function readEnvironment(pid: number): Record<string, string> | undefined {
   const text = readText(`/proc/${pid}/environ`, MAX_ENVIRONMENT);
   if (!readProcessStat(pid)) return undefined;
-  const entries = text.split('\0').filter((entry) => /^[A-Za-z_]\w*=/.test(entry));
+  const entries = text.split('\0', MAX_VARIABLES).filter((entry) => /^[A-Za-z_]\w*=/.test(entry));
   return Object.fromEntries(
     entries.map((entry) => {
       const at = entry.indexOf('=');
@@ -225,8 +223,13 @@ function readNamespace(pid: number | 'self', name: string): string {
 function openTerminal(program: StreamedProgram): ExecSession {
   const { stdin, stdout, pid = 0 } = program;
   /** `script`: it ends, and the kernel hangs up the terminal for all its processes, unless they ignore that. */
-  const findScript = () =>
-    [pid, ...listDescendants(pid)].find((each) => readText(`/proc/${each}/comm`) === 'script\n');
+  let script: number | undefined;
+  const findScript = () => {
+    script ??= [pid, ...listDescendants(pid)].find(
+      (each) => readText(`/proc/${each}/comm`) === 'script\n',
+    );
+    return script;
+  };
   return {
     stdin,
     stdout,
@@ -236,15 +239,16 @@ function openTerminal(program: StreamedProgram): ExecSession {
       () => null,
     ),
     resize({ rows, columns }) {
-      const script = findScript();
-      const [child] = script === undefined ? [] : listDescendants(script);
+      const parent = findScript();
+      const child =
+        parent && Number.parseInt(readText(`/proc/${parent}/task/${parent}/children`), 10);
       const size = ['rows', `${rows}`, 'cols', `${columns}`];
-      return child === undefined ? Promise.resolve() : resizeTerminal(child, size);
+      return child ? resizeTerminal(child, size) : Promise.resolve();
     },
     close() {
-      const script = findScript();
-      if (script === undefined) program.kill('SIGKILL');
-      else signalOne(script, 'SIGKILL');
+      const found = findScript();
+      if (found === undefined) program.kill('SIGKILL');
+      else signalOne(found, 'SIGKILL');
     },
   };
 }
@@ -276,13 +280,9 @@ function openPipes(
   // Afterwards, another process may have the pid.
   const listOwn = () => (hasEnded ? [] : listDescendants(pid));
   const exited = readLine(code).then(async (said) => {
-    const isRead = (stream: Readable) => finished(stream, { writable: false }).catch(() => {});
-    const drained = Promise.all([isRead(stdout), isRead(errors)]);
     // Ends the `cat` before the command, which waits for input.
     stdin.destroy();
-    await Promise.race([drained, delay(DRAIN_MS, undefined, { ref: false })]);
-    stdout.destroy();
-    errors.destroy();
+    await Promise.all([stdout, errors].map(drainOutput));
     return said === undefined ? null : Number(said);
   });
   return {

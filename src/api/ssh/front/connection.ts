@@ -84,6 +84,8 @@ class ClientConnection {
   #job: { namespace: string; name: string } | undefined;
   /** Connections to ports of the job, also those that are not open yet. */
   readonly #ports = new Set<CommandRelay>();
+  /** Whether a port was reached, so that the user may open sessions in the job. */
+  #hasReachedPort = false;
   #isAuthenticated = false;
   #offeredKeys = 0;
   #idleTimer: NodeJS.Timeout | undefined;
@@ -156,8 +158,9 @@ class ClientConnection {
 
   #startIdleTimer(): void {
     clearTimeout(this.#idleTimer);
-    const { idleMs, jobIdleMs } = this.#host.limits;
-    const ms = this.#host.isDraining ? 0 : this.#job ? jobIdleMs : idleMs;
+    const { idleMs, newJobIdleMs, jobIdleMs } = this.#host.limits;
+    const jobMs = this.#hasReachedPort ? jobIdleMs : newJobIdleMs;
+    const ms = this.#host.isDraining ? 0 : this.#job ? jobMs : idleMs;
     if (this.#channels.size === 0 && !this.#socket.destroyed)
       this.#idleTimer = setTimeout(() => this.#client.end(), ms);
   }
@@ -310,6 +313,7 @@ class ClientConnection {
       accept: () => {
         opened = accept();
         if (opened) this.#channels.add(opened);
+        this.#hasReachedPort = true;
         clearTimeout(this.#idleTimer);
         return opened;
       },

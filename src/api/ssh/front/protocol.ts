@@ -25,7 +25,8 @@ export type SshLimits = {
   commandMs: number;
   /** How long a connection may be without a command. */
   idleMs: number;
-  /** The same of a connection to a job, which may wait for a browser to use a forwarded port. */
+  /** The same of a connection to a job, which may wait for a browser: before the first use of a forwarded port, and after it. */
+  newJobIdleMs: number;
   jobIdleMs: number;
   /** How long a client may read none of the data buffered for it. */
   stalledMs: number;
@@ -47,6 +48,7 @@ export const SSH_LIMITS: SshLimits = {
   ports: 50,
   commandMs: 10_000,
   idleMs: 120_000,
+  newJobIdleMs: 900_000,
   jobIdleMs: 86_400_000,
   // Longer than the 120 s of `IDLE_MS` in session.ts, so that the client gets its error message.
   stalledMs: 150_000,

@@ -8,6 +8,7 @@ import {
   encodeJsonFrame,
   FrameReader,
   LOST_EXIT,
+  MAX_JSON_BYTES,
   type TerminalSize,
   writeFrame,
 } from '../../../platform/frames.ts';
@@ -15,6 +16,7 @@ import type { ExecRequest } from '../requests.ts';
 
 /** Commands are paused while their SSH connection has more unsent bytes. */
 const MAX_BUFFERED_BYTES = 2 ** 20;
+const REFUSED_EXIT = 1;
 
 /** A channel that the client wants for a port of a job, and that is opened once the port was reached. */
 export type PortChannel = { accept(): ServerChannel | undefined; reject(): void };
@@ -61,9 +63,15 @@ export class CommandRelay {
 
   start(): void {
     const { request, channel } = this.#command;
-    this.#server.write(encodeJsonFrame('exec', request));
+    const frame = encodeJsonFrame('exec', request);
     if (!isPort(channel)) this.#relayInput(channel);
     this.#relayOutput();
+    if (frame.length <= MAX_JSON_BYTES) this.#server.write(frame);
+    else {
+      if (!isPort(channel))
+        channel.stderr.write('loam: The command is too long; pass it as input\n');
+      this.#end(REFUSED_EXIT);
+    }
   }
 
   /** The client has disconnected. */

@@ -11,8 +11,8 @@ export type ShellState =
 const KINDS = { exec: 3, data: 4, stderr: 6, exit: 7, resize: 8, pause: 9, resume: 10 } as const;
 const HEADER_BYTES = 5;
 const MAX_JSON_BYTES = 65_536;
-/** The server refuses messages beyond 1 MiB. */
-const MAX_INPUT_BYTES = 256 * 1024;
+/** The server refuses messages beyond 128 KiB. */
+const MAX_INPUT_BYTES = 64 * 1024;
 /** Output that the terminal has not shown yet: the server waits above the one limit, and goes on below the other. */
 const PAUSE_BYTES = 1024 * 1024;
 const RESUME_BYTES = 256 * 1024;
@@ -86,6 +86,7 @@ export class ShellConnection {
   }
 
   #receive(message: Uint8Array): void {
+    if (this.#isOver) return;
     let rest = message;
     if (this.#rest.length > 0) {
       rest = new Uint8Array(this.#rest.length + message.length);
