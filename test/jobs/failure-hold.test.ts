@@ -4,11 +4,12 @@ import { once } from 'node:events';
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
-import { describe, expect, test } from 'vitest';
+import { beforeEach, describe, expect, test } from 'vitest';
 import { endLostAttempt } from '../../src/jobs/attempts/finish.ts';
 import { holdOnFailure, parseHoldMark } from '../../src/jobs/record/failure-hold.ts';
 import { eventually } from '../support/eventually.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
+import { needs } from '../support/needs.ts';
 import { cancel, lines, submit, submitRaw, until } from '../support/submit.ts';
 
 describe.each([
@@ -16,6 +17,10 @@ describe.each([
   ['bash', ['bash', '--posix']],
   ['busybox', ['busybox', 'sh']],
 ] as const)('the shell around the command, with %s', (_, [shell, ...before]) => {
+  beforeEach((ctx) => {
+    if (shell === 'busybox') needs(ctx, 'busybox');
+  });
+
   /** Runs in a process group of its own, as jobs do. */
   function start(command: string, seconds: number): ChildProcess {
     const args = [...before, '-c', holdOnFailure(command, seconds)];
