@@ -178,7 +178,7 @@ export type ExecSpec = {
   terminal: TerminalSize | null;
 };
 
-/** A running command beside that of a job. The streams end with it. */
+/** A running command beside that of a job. The streams end with it, once their reader has read what it has printed. */
 export type ExecSession = {
   /** Ending it closes the input of the command. */
   stdin: Writable;

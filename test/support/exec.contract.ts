@@ -94,6 +94,9 @@ export function execContract(open: () => Promise<RunnerUnderTest>): void {
     );
     expect(stdout).toBe('1\n');
     const session = await exec(under, handle, 'sleep 601');
+    // The end waits for whoever reads the output.
+    session.stdout.resume();
+    session.stderr?.resume();
     const terminal = await exec(under, handle, 'sleep 602', {
       terminal: { columns: 80, rows: 24 },
     });
@@ -164,6 +167,8 @@ export function execContract(open: () => Promise<RunnerUnderTest>): void {
       (await outputOf(await exec(under, handle, countProcesses(what)))).stdout;
     const [piped, shown] = [newSleep(), newSleep()];
     const session = await exec(under, handle, `${piped} & ${piped}`);
+    session.stdout.resume();
+    session.stderr?.resume();
     const terminal = await exec(under, handle, null, { terminal: { columns: 80, rows: 24 } });
     terminal.stdout.resume();
     terminal.stdin.write(`${shown}\n`);
