@@ -19,6 +19,7 @@ const PROBE_MS = 2_000;
 /** Pause between changes of a terminal's size, each of which may start a process: a dragged window has a hundred sizes a second. */
 const RESIZE_MS = 50;
 const MAX_SIZE = 1_000;
+const REFUSED_EXIT = 1;
 /** How long an output is quiet after the end of the command before it is closed, and how much may come after the end. */
 const DRAIN_MS = 2_000;
 const DRAIN_STEP_MS = 200;
@@ -106,6 +107,14 @@ export async function serveExec(session: ExecSession, connection: Duplex): Promi
     connection.once('close', () => clearTimeout(linger));
   });
   return traffic;
+}
+
+/** Ends a connection whose session could not begin. The client shows the message as an error of the command. */
+export function refuseSession(connection: Duplex, message: string): void {
+  if (connection.destroyed) return;
+  connection.resume();
+  writeFrame(connection, 'stderr', Buffer.from(`loam: ${message}\n`));
+  connection.end(encodeJsonFrame('exit', { code: REFUSED_EXIT }));
 }
 
 /**

@@ -5,10 +5,11 @@
 import { type Request, type RequestHandler, type Response, Router } from 'express';
 import { AppError, invalid } from '../../base/errors.ts';
 import { type Account, demandAccount } from '../../identity/permissions.ts';
-import { encodeJsonFrame, readFirstFrame, writeFrame } from '../../platform/frames.ts';
+import { readFirstFrame } from '../../platform/frames.ts';
 import { shouldLog, toClientError } from '../../platform/web/error-response.ts';
 import { refuseOtherMethods } from '../../platform/web/methods.ts';
 import type { AcceptedWebSocket, WebSockets } from '../../platform/web/websockets.ts';
+import { refuseSession } from '../../runners/exec-stream.ts';
 import { type Deps as AccessDeps, authorizeShell, type ShellTarget } from './access.ts';
 import { type Deps as OpenDeps, openShell } from './open.ts';
 import { parseSessionRequest, type SessionRequest } from './session-request.ts';
@@ -18,7 +19,6 @@ export type Deps = AccessDeps & OpenDeps & { webSockets: WebSockets };
 const PATH = '/-/shells/';
 /** Of one user, on this server. */
 const MAX_SHELLS_OF_USER = 100;
-const REFUSED_EXIT = 1;
 /** Code for applications (RFC 6455 section 7.4.2): the right was withdrawn. */
 const ACCESS_LOST = 4403;
 
@@ -74,11 +74,7 @@ async function serveShell(
   } catch (error) {
     if (shouldLog(error))
       services.log.error({ err: error, req: { id: requestId } }, 'a shell failed');
-    if (stream.destroyed) return;
-    stream.resume();
-    const message = `loam: ${toClientError(error).message}\n`;
-    writeFrame(stream, 'stderr', Buffer.from(message));
-    stream.end(encodeJsonFrame('exit', { code: REFUSED_EXIT }));
+    refuseSession(stream, toClientError(error).message);
   }
 }
 

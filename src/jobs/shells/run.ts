@@ -6,8 +6,7 @@ import { AppError } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
 import { type Actor, type AuditedChange, recordAudit } from '../../identity/audit.ts';
 import type { Db } from '../../platform/database/client.ts';
-import { encodeJsonFrame, writeFrame } from '../../platform/frames.ts';
-import { type ExecTraffic, serveExec } from '../../runners/exec-stream.ts';
+import { type ExecTraffic, refuseSession, serveExec } from '../../runners/exec-stream.ts';
 import {
   type ExecSpec,
   type Handle,
@@ -29,7 +28,6 @@ type Deps = { db: Db; log: Logger; runner: Runner; config: Pick<Config, 'jobShel
 
 /** Of the command in the audit log. */
 const MAX_COMMAND_LENGTH = 1_000;
-const REFUSED_EXIT = 1;
 /** Open shells in one job. */
 const MAX_SHELLS = 100;
 /** A browser opens many connections, so those of one user to one port are recorded once in this time. */
@@ -159,11 +157,8 @@ class OpenShells implements Shells {
 function refuse(error: unknown, connection: Duplex, report: (unexpected: unknown) => void): void {
   const isRefusal = [AppError, NotExecutable, RunnerUnavailable].some((e) => error instanceof e);
   if (!isRefusal) report(error);
-  if (connection.destroyed) return;
   const message = isRefusal
     ? (error as Error).message
     : 'The shell failed; the server has logged why';
-  connection.resume();
-  writeFrame(connection, 'stderr', Buffer.from(`loam: ${message}\n`));
-  connection.end(encodeJsonFrame('exit', { code: REFUSED_EXIT }));
+  refuseSession(connection, message);
 }
