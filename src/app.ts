@@ -63,6 +63,7 @@ import type { SecretBox } from './jobs/record/secret-box.ts';
 import { createSecretBox } from './jobs/record/secret-box.ts';
 import { isShellPath } from './jobs/shells/http.ts';
 import { openShells, type ShellHead, type Shells } from './jobs/shells/run.ts';
+import { removeShellsOfPreviousProcess } from './jobs/shells/sessions.ts';
 import { maintenanceTasks, startMaintenance } from './maintenance.ts';
 import {
   createSealer,
@@ -268,6 +269,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
       return null;
     },
     () => initializeCursor(services).then(() => null),
+    () => removeShellsOfPreviousProcess(services).then(() => null),
     () => startAnswering({ ...services, shells, webSockets }, limits, port, agents),
     () => startShells({ ...services, shells, webSockets }, { ssh, port, agents }),
     () => takeOverFromDeadServers(services, process.session, unfinished),
@@ -430,9 +432,12 @@ export async function createWorker(
   const routes = serveAgents(services, runner);
   agents = routes;
   const checkout = createRemoteCheckout(services);
-  const shells = openShells({ ...services, runner });
+  const rechecks = openRechecks(services);
+  const shells = openShells({ ...services, rechecks, runner });
 
   await startAll(cleanup, [
+    () => rechecks,
+    () => removeShellsOfPreviousProcess(services).then(() => null),
     async () => {
       isReady = () => isDatabaseReachable(services.db);
       await services.cluster.members.join(internalUrl(services, port));

@@ -30,6 +30,7 @@ const PREFIXES = {
   sch: 'Schedule',
   wtk: null,
   mch: null,
+  shl: null,
 } as const;
 
 type Prefix = keyof typeof PREFIXES;

@@ -69,6 +69,7 @@ export const AUDIT_ACTIONS = {
     'The server removed old jobs, logs or artifacts of a namespace, up to a hundred for each entry.',
   'job.shell': 'A shell or command was started in a running job.',
   'job.shell_end': 'A shell or command in a job has ended.',
+  'job.shell_close': 'A user ended an open shell or command in a job.',
   'job.port': 'A user connected to a port of a running job; once an hour for each user and port.',
   'run.create': 'A run of jobs was started: by a push, a schedule, or a user.',
   'run.approve': 'A run was approved, and its jobs were created.',

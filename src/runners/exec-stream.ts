@@ -32,9 +32,14 @@ export type ExecTraffic = { exitCode: number | null; bytesIn: number; bytesOut: 
  * Serves a session to the other end of the connection, and closes the session when the connection closes. Streams that nobody reads
  * wait: memory is bounded.
  * @param connection at the first byte of the input
+ * @param signal ends the session; the other side gets the message of its reason
  * @returns when the session has ended and its output was written
  */
-export async function serveExec(session: ExecSession, connection: Duplex): Promise<ExecTraffic> {
+export async function serveExec(
+  session: ExecSession,
+  connection: Duplex,
+  signal?: AbortSignal,
+): Promise<ExecTraffic> {
   const { stdin, stdout, stderr } = session;
   const traffic: ExecTraffic = { exitCode: null, bytesIn: 0, bytesOut: 0 };
   stdin.on('error', () => {});
@@ -86,10 +91,20 @@ export async function serveExec(session: ExecSession, connection: Duplex): Promi
   // The other side says with a frame that its input has ended. A connection that ends is gone.
   connection.once('end', () => connection.destroy());
   if (connection.destroyed) onClose();
+  const onAbort = () => {
+    session.close();
+    resume();
+    // A terminal shows a line feed alone as such.
+    const newline = stderr ? '\n' : '\r\n';
+    endWithMessage(connection, { message: signal?.reason.message, newline, code: LOST_EXIT });
+    destroyLater(connection);
+  };
+  signal?.addEventListener('abort', onAbort);
+  if (signal?.aborted) onAbort();
   const send = async (kind: 'data' | 'stderr', from: Readable) => {
     for await (const piece of from) {
       traffic.bytesOut += piece.length;
-      if (connection.destroyed) continue;
+      if (connection.destroyed || connection.writableEnded) continue;
       if (!writeFrame(connection, kind, piece)) await waitForDrain(connection);
       await paused?.promise;
     }
@@ -100,21 +115,33 @@ export async function serveExec(session: ExecSession, connection: Duplex): Promi
   ]);
   traffic.exitCode = await session.exited;
   connection.off('close', onClose);
-  if (connection.destroyed) return traffic;
+  signal?.removeEventListener('abort', onAbort);
+  if (connection.destroyed || connection.writableEnded) return traffic;
   connection.resume();
-  connection.end(encodeJsonFrame('exit', { code: traffic.exitCode ?? LOST_EXIT }), () => {
-    const linger = setTimeout(() => connection.destroy(), LINGER_MS);
-    connection.once('close', () => clearTimeout(linger));
-  });
+  connection.end(encodeJsonFrame('exit', { code: traffic.exitCode ?? LOST_EXIT }), () =>
+    destroyLater(connection),
+  );
   return traffic;
+}
+
+function destroyLater(connection: Duplex): void {
+  const linger = setTimeout(() => connection.destroy(), LINGER_MS);
+  connection.once('close', () => clearTimeout(linger));
 }
 
 /** Ends a connection whose session could not begin. The client shows the message as an error of the command. */
 export function refuseSession(connection: Duplex, message: string): void {
-  if (connection.destroyed) return;
+  endWithMessage(connection, { message, newline: '\n', code: REFUSED_EXIT });
+}
+
+function endWithMessage(
+  connection: Duplex,
+  { message, newline, code }: { message: string; newline: string; code: number },
+): void {
+  if (connection.destroyed || connection.writableEnded) return;
   connection.resume();
-  writeFrame(connection, 'stderr', Buffer.from(`loam: ${message}\n`));
-  connection.end(encodeJsonFrame('exit', { code: REFUSED_EXIT }));
+  writeFrame(connection, 'stderr', Buffer.from(`loam: ${message}${newline}`));
+  connection.end(encodeJsonFrame('exit', { code }));
 }
 
 /**

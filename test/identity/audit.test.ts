@@ -75,6 +75,7 @@ const ACTION_OF: Record<string, AuditAction> = {
   rerunJob: 'job.rerun',
   cancelJob: 'job.cancel',
   releaseJob: 'job.release',
+  endJobShell: 'job.shell_close',
   deleteJob: 'job.delete',
   cancelJobs: 'job.cancel',
   rerunJobs: 'job.rerun',

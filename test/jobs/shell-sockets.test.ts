@@ -3,6 +3,7 @@ import { randomBytes } from 'node:crypto';
 import { connect } from 'node:net';
 import { pino } from 'pino';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { newId } from '../../src/base/ids.ts';
 import { encodeFrame, encodeJsonFrame } from '../../src/platform/frames.ts';
 import { eventually } from '../support/eventually.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
@@ -291,6 +292,108 @@ test('a shell ends when the right is withdrawn, with the reason', async () => {
   const { code, reason } = await shell.closed;
   expect([code, reason]).toEqual([4403, expect.stringContaining('not a member')]);
   expect(performance.now() - begun).toBeLessThan(6_000);
+});
+
+/** The open shells of the job; null for those who may not see them. */
+async function shellsOf(client: Client, name = 'held') {
+  const { job: found } = await client.gql(
+    `{ job(namespace: "ada", name: "${name}") { shells {
+      id username credential { kind name } address command terminal beganAt } } }`,
+  );
+  return found.shells;
+}
+
+const end = (client: Client, id: string) =>
+  client.graphql('mutation ($id: ID!) { endJobShell(input: { id: $id }) { id } }', { id });
+
+test('open shells are listed, and whoever may open one ends them', async () => {
+  await ada.setMembers('ada', { bob: 'WRITE' });
+  const command = 'echo up; cat; sleep 600';
+  using shell = await shellSocket(ada, job);
+  shell.exec({ command });
+  await eventually(() => expect(`${shell.stdout}`).toBe('up\n'));
+  using other = await shellSocket(ada, job);
+  other.exec({ terminal: { columns: 80, rows: 24 } });
+  await eventually(() => expect(`${other.stdout}`).toMatch(/[$#]/));
+  const begun = expect.stringMatching(/^20/);
+  const by = { username: 'ada', credential: { kind: 'pat', name: expect.any(String) } };
+  const address = '127.0.0.1';
+  const id = expect.stringMatching(/^shl_/);
+  await eventually(async () =>
+    expect(await shellsOf(ada)).toEqual([
+      { id, ...by, address, command, terminal: false, beganAt: begun },
+      { id, ...by, address, command: null, terminal: true, beganAt: begun },
+    ]),
+  );
+  expect(await shellsOf(bob)).toBeNull();
+  const [first, second] = await shellsOf(ada);
+  const codes = async (client: Client, one: string) =>
+    (await end(client, one)).errors?.map((error) => error.extensions?.code);
+  expect(await codes(bob, first.id)).toEqual(['PERMISSION_DENIED']);
+  expect(await codes(ada, 'shl_wrong')).toEqual(['NOT_FOUND']);
+
+  await ada.setMembers('ada', { bob: 'ADMIN' });
+  const asked = performance.now();
+  expect(await codes(bob, first.id)).toBeUndefined();
+  expect(await codes(bob, first.id)).toEqual(['NOT_FOUND']);
+  expect(await codes(bob, second.id)).toBeUndefined();
+  expect(await shellsOf(ada)).toEqual([]);
+  expect(await shell.closed).toEqual({ code: 1005, reason: '' });
+  expect([shell.code, shell.stderr]).toEqual([255, 'loam: The shell was ended by bob\n']);
+  await other.closed;
+  expect(other.code).toBe(255);
+  expect(other.stderr).toBe('loam: The shell was ended by bob\r\n');
+  expect(performance.now() - asked).toBeLessThan(6_000);
+  await eventually(async () => {
+    const { rows } = await app.pool.query('select from job_shells');
+    expect(rows).toHaveLength(0);
+  });
+  const kinds = (await entries()).slice(0, 6).map(({ action, actor }: never) => [action, actor]);
+  expect(kinds).toEqual(
+    expect.arrayContaining([
+      ['JOB_SHELL_CLOSE', 'bob'],
+      ['JOB_SHELL_END', 'ada'],
+    ]),
+  );
+  await ada.setMembers('ada', { bob: 'READ' });
+  await ada.gql(
+    `mutation { removeMember(input: {namespace: "ada", username: "bob"}) { __typename } }`,
+  );
+});
+
+test('a shell whose client does not read is ended, too', async () => {
+  using shell = await shellSocket(ada, job);
+  shell.exec({ command: 'exec cat /dev/zero' });
+  await eventually(() => expect(shell.stdout.length).toBeGreaterThan(0));
+  shell.socket.pause();
+  const [{ id }] = await shellsOf(ada);
+  await end(ada, id);
+  await eventually(async () => {
+    const { rows } = await app.pool.query('select from job_shells');
+    expect(rows).toHaveLength(0);
+  });
+});
+
+test('shells of a server that does not answer are not listed, and the next one removes its own', async () => {
+  const own = app.app.services.cluster.members.id;
+  for (const worker of ['srv_gone', own])
+    await app.pool.query(
+      `insert into job_shells (id, attempt_id, worker_id, username, terminal)
+       select $1, attempt_id, $2, 'ada', true from jobs where name = 'held'`,
+      [newId('shl'), worker],
+    );
+  expect(await shellsOf(ada)).toHaveLength(1);
+  await app.restart();
+  const { rows } = await app.pool.query('delete from job_shells returning worker_id');
+  expect(rows).toEqual([{ worker_id: 'srv_gone' }]);
+});
+
+test('connections to ports are not listed', async () => {
+  using port = await shellSocket(ada, job);
+  port.send(encodeJsonFrame('exec', { port: 1 }));
+  await port.closed;
+  const { rows } = await app.pool.query('select from job_shells');
+  expect(rows).toHaveLength(0);
 });
 
 test('the token of a job opens no shell', async () => {

@@ -312,3 +312,24 @@ test('sessions end with the job', async () => {
   await cancel(ada, 'ada', 'ends');
   expect((await session).code).not.toBe(0);
 });
+
+test('a session is ended by another user, of whom the client is told', async () => {
+  await using started = await running('ended');
+  const { user } = started;
+  const session = adas.ssh(['echo up; sleep 600'], '', { user });
+  let id = '';
+  await eventually(async () => {
+    const { job: found } = await ada.gql(
+      `{ job(namespace: "ada", name: "ended") { shells { id credential { kind } command } } }`,
+    );
+    expect(found.shells).toMatchObject([
+      { credential: { kind: 'ssh' }, command: 'echo up; sleep 600' },
+    ]);
+    [{ id }] = found.shells;
+  });
+  await ada.gql('mutation ($id: ID!) { endJobShell(input: { id: $id }) { id } }', { id });
+  expect(await session).toMatchObject({
+    code: 255,
+    stderr: 'loam: The shell was ended by ada\n',
+  });
+});

@@ -23,6 +23,7 @@ import '../../repositories/lfs/graphql/lfs.ts';
 import '../../repositories/secrets/graphql/secrets.ts';
 import '../../jobs/graphql/jobs.ts';
 import '../../jobs/graphql/kept.ts';
+import '../../jobs/graphql/shells.ts';
 import '../../jobs/graphql/log-view.ts';
 import '../../jobs/graphql/machines.ts';
 import '../../jobs/graphql/bulk.ts';

@@ -50,6 +50,7 @@ const READ_DETAILS = graphql(`
   query ReadJobDetails($namespace: String!, $name: String!) {
     job(namespace: $namespace, name: $name) {
       queue { sooner { gpu region estimatedStart costPerHour } }
+      shells { id username beganAt address terminal command }
       attempts(first: 100) {
         nodes { number machine startedAt endedAt outcome exitCode placement { cluster node } }
       }
@@ -95,8 +96,8 @@ function addLists(program: Program): void {
       const job = await findTarget(connection, name);
       if (job instanceof JobArray) return showArray(job, options);
       const info = await job.info();
-      const { attempts, sooner } = await readDetails(connection.client, job);
-      if (options.json) return printJson({ ...info, url: job.url, attempts, sooner });
+      const { attempts, sooner, shells } = await readDetails(connection.client, job);
+      if (options.json) return printJson({ ...info, url: job.url, attempts, sooner, shells });
       printFields([
         ...describe(info, job.url),
         ...sooner.map((start): [string, string] => ['sooner', describeSooner(start, info)]),
@@ -113,6 +114,18 @@ function addLists(program: Program): void {
           ago(attempt.endedAt),
           attempt.outcome ? fromEnum(attempt.outcome) : '',
           `${attempt.exitCode ?? ''}`,
+        ]),
+      );
+      if (shells.length === 0) return;
+      if (isTerminal) print('');
+      printTable(
+        ['SHELL', 'USER', 'OPENED', 'ADDRESS', 'COMMAND'],
+        shells.map((shell) => [
+          shell.id,
+          shell.username,
+          ago(shell.beganAt),
+          shell.address ?? '',
+          shell.command?.trim().replaceAll(/\s*\n\s*/g, ' ⏎ ') ?? '',
         ]),
       );
     });
@@ -162,7 +175,11 @@ async function showArray(array: JobArray, { json }: { json?: true | undefined })
 
 async function readDetails(client: Client, { namespace, name }: Job) {
   const { job } = await client.graphql(READ_DETAILS, { namespace, name });
-  return { attempts: job?.attempts.nodes ?? [], sooner: job?.queue?.sooner ?? [] };
+  return {
+    attempts: job?.attempts.nodes ?? [],
+    sooner: job?.queue?.sooner ?? [],
+    shells: job?.shells ?? [],
+  };
 }
 
 type SoonerStart = Awaited<ReturnType<typeof readDetails>>['sooner'][number];

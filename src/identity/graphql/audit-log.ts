@@ -21,7 +21,7 @@ const Action = builder.enumType('AuditAction', {
   ) as { [name: string]: { value: AuditAction } },
 });
 
-const AuditCredential = builder
+export const AuditCredential = builder
   .objectRef<{ kind: string; id: string; name: string }>('AuditCredential')
   .implement({
     description: 'The credential that was used for a change, as it was at that time.',

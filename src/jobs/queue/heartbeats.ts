@@ -85,13 +85,17 @@ export async function findLostAttempts(
 const WORKER_KEPT_DAYS = 7;
 
 /**
- * Removes the rows of dead workers without open attempts. They are few, one for each data folder, so one statement removes all.
+ * Removes the rows of dead workers without open attempts, and those of their shells. They are few, one for each data folder, so
+ * one statement removes all.
  * @returns whether there may be more rows to remove: never
  */
 export async function removeDeadWorkers({ pool }: { pool: pg.Pool }): Promise<boolean> {
   await pool.query(
-    `delete from workers w where heartbeat_at < now() - make_interval(days => $1)
-       and not exists (select from job_attempts a where a.worker_id = w.id and a.ended_at is null)`,
+    `with dead as (
+       delete from workers w where heartbeat_at < now() - make_interval(days => $1)
+         and not exists (select from job_attempts a where a.worker_id = w.id and a.ended_at is null)
+       returning id)
+     delete from job_shells where worker_id in (select id from dead)`,
     [WORKER_KEPT_DAYS],
   );
   return false;

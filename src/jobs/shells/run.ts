@@ -4,7 +4,9 @@ import { setTimeout as delay } from 'node:timers/promises';
 import type { Config } from '../../base/config/config.ts';
 import { AppError } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
-import { type Actor, type AuditedChange, recordAudit } from '../../identity/audit.ts';
+import type { Cluster } from '../../cluster/cluster.ts';
+import { type Actor, recordAudit } from '../../identity/audit.ts';
+import type { Rechecks } from '../../identity/rechecks.ts';
 import type { Db } from '../../platform/database/client.ts';
 import { type ExecTraffic, refuseSession, serveExec } from '../../runners/exec-stream.ts';
 import {
@@ -15,6 +17,7 @@ import {
   RunnerUnavailable,
 } from '../../runners/runner.ts';
 import { demandShellsOn } from './access.ts';
+import { type AboutJob, recordBegin, recordEnd, watchEnd } from './sessions.ts';
 
 /** JSON, because servers send it to each other. The sender has checked that `by` may open the shell. */
 export type ShellHead = {
@@ -24,7 +27,14 @@ export type ShellHead = {
   by: Actor;
 };
 
-type Deps = { db: Db; log: Logger; runner: Runner; config: Pick<Config, 'jobShell'> };
+type Deps = {
+  db: Db;
+  log: Logger;
+  runner: Runner;
+  cluster: Cluster;
+  rechecks: Rechecks;
+  config: Pick<Config, 'jobShell'>;
+};
 
 /** Of the command in the audit log. */
 const MAX_COMMAND_LENGTH = 1_000;
@@ -34,9 +44,6 @@ const MAX_SHELLS = 100;
 const RECORD_PORT_MS = 3_600_000;
 /** How long a stopping server waits for the ends of shells to be recorded. */
 const STOP_MS = 5_000;
-
-/** Of all audit entries about a job. */
-type About = Pick<AuditedChange, 'namespaceIds' | 'subject' | 'name'>;
 
 /** The shells in the attempts of this process. Disposing of it ends them. */
 export type Shells = AsyncDisposable & {
@@ -93,7 +100,8 @@ class OpenShells implements Shells {
       if (!runner.exec) throw new NotExecutable('Jobs of this server have no shell.');
       const { handle, about } = attempt;
       const { exec } = runner;
-      const serve = async () => serveExec(await exec.call(runner, handle, spec), connection);
+      const serve = async (signal?: AbortSignal) =>
+        serveExec(await exec.call(runner, handle, spec), connection, signal);
       if (head.port === null) await this.#recordAround(head, spec, about, serve);
       else {
         await this.#recordPort(head, head.port, about);
@@ -107,7 +115,7 @@ class OpenShells implements Shells {
   }
 
   /** @throws AppError 403, 409 */
-  async #readAttempt({ attemptId }: ShellHead): Promise<{ handle: Handle; about: About }> {
+  async #readAttempt({ attemptId }: ShellHead): Promise<{ handle: Handle; about: AboutJob }> {
     const { db, config } = this.#deps;
     demandShellsOn(config);
     const attempt = await db.jobAttempt.findFirst({
@@ -121,26 +129,31 @@ class OpenShells implements Shells {
   }
 
   async #recordAround(
-    { by }: ShellHead,
-    spec: ExecSpec,
-    about: About,
-    serve: () => Promise<ExecTraffic>,
+    { attemptId, by }: ShellHead,
+    { command, terminal }: ExecSpec,
+    about: AboutJob,
+    serve: (signal: AbortSignal) => Promise<ExecTraffic>,
   ): Promise<void> {
-    const { db } = this.#deps;
-    const command = spec.command?.slice(0, MAX_COMMAND_LENGTH).toWellFormed() ?? null;
-    await recordAudit(db, by, { ...about, action: 'job.shell', details: { command } });
+    const { db, cluster, rechecks } = this.#deps;
+    const shown = command?.slice(0, MAX_COMMAND_LENGTH).toWellFormed() ?? null;
+    const id = await recordBegin(db, by, about, {
+      attemptId,
+      workerId: cluster.members.id,
+      command: shown,
+      terminal: terminal !== null,
+    });
     const begun = performance.now();
     let traffic: ExecTraffic = { exitCode: null, bytesIn: 0, bytesOut: 0 };
+    using end = watchEnd({ db, rechecks }, id);
     try {
-      traffic = await serve();
+      traffic = await serve(end.refused);
     } finally {
       const seconds = Math.round((performance.now() - begun) / 1_000);
-      const details = { command, seconds, ...traffic };
-      await recordAudit(db, by, { ...about, action: 'job.shell_end', details });
+      await recordEnd(db, by, about, { id, details: { command: shown, seconds, ...traffic } });
     }
   }
 
-  async #recordPort({ attemptId, by }: ShellHead, port: number, about: About): Promise<void> {
+  async #recordPort({ attemptId, by }: ShellHead, port: number, about: AboutJob): Promise<void> {
     const recorded = this.#recordedPorts;
     const now = Date.now();
     for (const [key, at] of recorded) {

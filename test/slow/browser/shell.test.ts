@@ -5,7 +5,7 @@ import { expectUsable, openBrowser, setTheme, visit } from '../../support/browse
 import { eventually } from '../../support/eventually.ts';
 import { type Client, startApp, type TestApp } from '../../support/harness.ts';
 import { has, needs } from '../../support/needs.ts';
-import { untilShell } from '../../support/shell-socket.ts';
+import { shellSocket, untilShell } from '../../support/shell-socket.ts';
 import { cancel, lines, submit, until } from '../../support/submit.ts';
 
 /** With LOAM_TEST_PICTURES=<folder>, pictures of the page are kept there. */
@@ -158,6 +158,48 @@ test('a job that ends, and one whose shells are not for the viewer', async () =>
   expect(await state(late.page)).toBe('refused');
   await late.page.getByRole('button', { name: 'Reconnect' }).scrollIntoViewIfNeeded();
   if (folder) await late.page.screenshot({ path: `${folder}/shell-refused.png` });
+});
+
+test('open shells are listed, and are ended from the page', async () => {
+  using shell = await shellSocket(ada, 'ada/held');
+  const command =
+    'echo up; tail -f /var/log/a-very-long-name-of-a-log-file-of-the-job.log; sleep 600';
+  shell.exec({ command });
+  await eventually(() => expect(`${shell.stdout}`).toContain('up\n'));
+  await using visitor = await visit(browser, app, { as: ada });
+  const { page } = visitor;
+  await open(page, 'held');
+  const list = page.getByRole('region', { name: 'Open shells' });
+  const rows = list.getByRole('listitem');
+  await eventually(async () => expect(await rows.count()).toBe(2));
+  expect(await rows.first().textContent()).toContain(`ada runs ${command}`);
+  expect(await rows.last().textContent()).toMatch(/ada opened a shell.*in a browser/);
+  for (const [width, theme] of [
+    [1280, 'light'],
+    [1280, 'dark'],
+    [420, 'light'],
+  ] as const) {
+    await page.setViewportSize({ width, height: 900 });
+    await setTheme(page, theme);
+    await expectUsable(page);
+    await list.scrollIntoViewIfNeeded();
+    if (folder) await page.screenshot({ path: `${folder}/open-shells-${width}-${theme}.png` });
+  }
+  await page.setViewportSize({ width: 1280, height: 900 });
+  await rows.first().getByRole('button', { name: 'End the shell of ada' }).click();
+  const dialog = page.getByRole('dialog');
+  await dialog.getByRole('heading', { name: 'End the shell of ada?' }).waitFor();
+  await dialog.getByRole('button', { name: 'End' }).click();
+  await page.getByText('The shell of ada ends within six seconds.').waitFor();
+  await shell.closed;
+  expect(shell.stderr).toContain('loam: The shell was ended by ada');
+  await eventually(async () => expect(await rows.count()).toBe(1));
+  await rows.first().getByRole('button', { name: 'End the shell of ada' }).click();
+  await dialog.getByRole('button', { name: 'End' }).click();
+  await page.getByText('The shell has ended with exit code 255.').waitFor();
+  expect(await shown(page)).toContain('loam: The shell was ended by ada');
+  await eventually(async () => expect(await list.count()).toBe(0));
+  visitor.expectQuiet();
 });
 
 test('a shell ends with the reason when the right is withdrawn', async () => {

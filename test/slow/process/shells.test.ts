@@ -63,12 +63,22 @@ test('shells end with a killed server, and the next one opens new ones', async (
   });
   cleanup.defer(() => sessions.forEach((session) => void session.kill('SIGKILL')));
   await eventually(async () => expect((await run(COUNT)).stdout).toBe('3\n'));
+  const commands = async (one: Client) => {
+    const { job: found } = await one.gql(
+      '{ job(namespace: "admin", name: "held") { shells { command } } }',
+    );
+    return found.shells.map(({ command }: { command: string }) => command).sort();
+  };
+  await eventually(async () =>
+    expect(await commands(client)).toEqual(['sleep 4321', 'sleep 4322', 'sleep 4323; true']),
+  );
   const ended = sessions.map((session) => once(session, 'exit'));
   await server.stop('SIGKILL');
   for (const end of ended) expect((await end)[0]).toBe(255);
 
   await using again = await start();
   const next = new Client(again.base, `Bearer ${TOKEN}`);
+  expect(await commands(next)).toEqual([]);
   await eventually(async () => expect((await run(COUNT)).stdout).toBe('0\n'));
   expect((await job(next, 'admin', 'held')).status).toBe('RUNNING');
 });

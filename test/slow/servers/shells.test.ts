@@ -52,6 +52,21 @@ async function showShells({ client, server, run }: Awaited<ReturnType<typeof sta
     stdout: text,
     stderr: 'bad\n',
   });
+  const watched = run('sleep 601');
+  const list = async () => {
+    const { job } = await client.gql(
+      '{ job(namespace: "admin", name: "far") { shells { id command } } }',
+    );
+    return job.shells;
+  };
+  await eventually(async () => expect(await list()).toMatchObject([{ command: 'sleep 601' }]));
+  const [{ id }] = await list();
+  await client.gql('mutation ($id: ID!) { endJobShell(input: { id: $id }) { id } }', { id });
+  expect(await watched).toMatchObject({
+    code: 255,
+    stderr: 'loam: The shell was ended by admin\n',
+  });
+  expect(await list()).toEqual([]);
   const held = run('echo up; sleep 600');
   await eventually(async () => {
     const { rows } = await server.services.pool.query(

@@ -354,6 +354,19 @@ export const MUTATIONS: Record<string, Rule[]> = {
   ],
   cancelJob: [{ from: 'write', args: async (world) => ({ input: await job(world) }) }],
   releaseJob: [{ from: 'write', args: async (world) => ({ input: await job(world) }) }],
+  endJobShell: [
+    {
+      from: 'admin',
+      args: async (world) => ({ input: { id: await world.shell() } }),
+      isHiddenFromStrangers: true,
+    },
+    // In the caller's own job.
+    {
+      from: 'write',
+      args: async (world, actor) => ({ input: { id: await world.shell(owner(actor)) } }),
+      isHiddenFromStrangers: true,
+    },
+  ],
   rerunJob: [{ from: 'write', args: async (world) => ({ input: await job(world) }) }],
   deleteJob: [
     { from: 'admin', args: async (world) => ({ input: await job(world) }) },

@@ -82,6 +82,17 @@ export async function createWorld(loam: Loam) {
     return name;
   }
 
+  /** In a job, as if it were running. */
+  async function shell(owner?: string): Promise<string> {
+    const id = newId('shl');
+    await loam.pool.query(
+      `insert into job_shells (id, attempt_id, worker_id, username, terminal)
+       select $1, a.id, a.worker_id, 'admin', true from job_attempts a join jobs j on j.id = a.job_id where j.name = $2`,
+      [id, await job(owner)],
+    );
+    return id;
+  }
+
   const jobFile = 'jobs: {a: {on: {push: true, manual: true}, command: exit 0, gpu: none}}';
 
   async function commitJobFile(client: Client, id: string): Promise<void> {
@@ -369,6 +380,7 @@ export async function createWorld(loam: Loam) {
     lock,
     largeFile,
     job,
+    shell,
     keptArtifacts,
     key,
     token,

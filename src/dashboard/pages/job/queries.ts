@@ -28,6 +28,7 @@ export const JobFacts = graphql(`
     holdOnFailureMinutes
     hold { isActive exitCode since until seconds }
     canOpenShell
+    shells { id username credential { kind name } address command beganAt }
     retries
     retryCount
     exitCode
@@ -127,6 +128,12 @@ export const CancelJob = graphql(`
 export const ReleaseJob = graphql(`
   mutation ReleaseJob($input: ReleaseJobInput!) {
     releaseJob(input: $input) { job { id progress hold { isActive until } } }
+  }
+`);
+
+export const EndJobShell = graphql(`
+  mutation EndJobShell($input: EndJobShellInput!) {
+    endJobShell(input: $input) { id }
   }
 `);
 

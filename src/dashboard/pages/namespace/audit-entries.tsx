@@ -42,6 +42,7 @@ const PHRASES: Record<Action, string> = {
   JOB_RERUN: 'reran job',
   JOB_SHELL: 'opened a shell in job',
   JOB_PORT: 'connected to a port of job',
+  JOB_SHELL_CLOSE: 'ended a shell in job',
   JOB_SHELL_END: 'closed a shell in job',
   LARGE_FILE_DELETE: 'deleted large file of',
   LARGE_FILE_LOCK: 'locked large file of',
