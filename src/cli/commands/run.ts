@@ -1,142 +1,31 @@
 /** `loam run` */
 import { join } from 'node:path';
 import { Option } from '@commander-js/extra-typings';
-import { type Remote, readPrefix } from '../clone.ts';
 import type { Program } from '../command.ts';
-import { connectHere, type LocalConnection } from '../connection.ts';
+import { connectHere } from '../connection.ts';
 import { UsageError } from '../exit.ts';
-import { namingFlags } from '../flag-errors.ts';
-import {
-  collect,
-  collectFile,
-  collectInputs,
-  collectNames,
-  collectNeeds,
-  collectPairs,
-  collectPermissions,
-  collectVariables,
-  parseAmount,
-  parseCount,
-  parseGb,
-  parseGpus,
-  parseMinutes,
-  quote,
-  toShell,
-} from '../options.ts';
-import { qualifyName } from '../repositories.ts';
+import { collectNeeds, parseCount, parseMinutes, toShell } from '../options.ts';
 import type { Client } from '../sdk/client.ts';
-import { LoamError } from '../sdk/errors.ts';
-import { graphql } from '../sdk/graphql.ts';
-import type { Region } from '../sdk/job-info.ts';
-import { createInput, enumOf, type JobOptions, nameFor, parseGpu } from '../sdk/job-input.ts';
+import { type JobOptions, nameFor } from '../sdk/job-input.ts';
 import type { Job } from '../sdk/jobs.ts';
-import { demand } from '../sdk/pages.ts';
-import { pushSnapshot } from '../snapshot.ts';
-import { note, print, printJson, StatusLine, safeText } from '../terminal.ts';
+import { print, printJson, safeText } from '../terminal.ts';
 import { JobArray } from './arrays.ts';
 import { downloadArtifacts } from './artifacts.ts';
 import { announced, followToEnd } from './follow.ts';
 import { followArrayToEnd } from './follow-array.ts';
-import { listValueNames } from './secrets.ts';
-
-const SUGGEST_SIZE = graphql(`
-  query SuggestSize(
-    $namespace: String, $gpu: Gpu, $gpuCount: Int, $region: Region, $image: String, $cpu: Int, $memoryGb: Int
-  ) {
-    jobOptions(namespace: $namespace) {
-      suggestedSize(
-        gpu: $gpu, gpuCount: $gpuCount, region: $region, image: $image, cpu: $cpu, memoryGb: $memoryGb
-      ) { cpu memoryGb }
-    }
-  }
-`);
-const CHECK_JOB = graphql(`
-  query CheckJob($input: CreateJobInput!, $unpushedSnapshot: Boolean!) {
-    checkJob(input: $input, unpushedSnapshot: $unpushedSnapshot) { name warnings }
-  }
-`);
-
-/** The options of the fields in errors of the server. */
-const RUN_FLAGS: Readonly<Record<string, string>> = {
-  gpu: '--gpu',
-  gpuCount: '--gpu',
-  cpu: '--cpu',
-  memoryGb: '--memory',
-  diskGb: '--disk',
-  region: '--region',
-  image: '--image',
-  repo: '--repo',
-  branch: '--repo',
-  env: '--env',
-  secrets: '--secret',
-  secretNames: '--use-secret',
-  variableNames: '--use-variable',
-  labels: '--label',
-  timeoutMinutes: '--timeout',
-  maxCost: '--max-cost',
-  idleTimeoutMinutes: '--idle-timeout',
-  holdOnFailureMinutes: '--hold',
-  retries: '--retries',
-  outputPath: '--output',
-  permissions: '--permission',
-  idTokens: '--id-token',
-  needs: '--after',
-  array: '--array',
-  maxParallel: '--max-parallel',
-  concurrency: '--concurrency',
-  inputs: '--input',
-  namespace: '--namespace',
-  name: '--name',
-};
-
-const NAME_TRIES = 5;
-/** How long the creation of the job is retried while the server is away. Once there is a job, it is followed without a limit. */
-const CREATE_MS = 15_000;
+import { createNewJob, enter, withJobOptions } from './new-job.ts';
 
 export function addRunCommand(program: Program): void {
-  program
-    .command('run')
+  withJobOptions(program.command('run'))
     .description('Run a command on the server, in the working directory as it is')
     .usage('[options] -- COMMAND [ARGUMENT...]')
     .argument('<command...>', 'the command; a single argument is shell text')
-    .option('--gpu <model[:n]>', 'GPU model and number, such as A100-80GB:2', parseGpus)
-    .option('--cpu <n>', 'vCPUs', parseCount)
-    .option('--memory <size>', 'memory, such as 64G', parseGb)
-    .option('--disk <size>', 'disk, such as 200G', parseGb)
-    .option('--region <region>', 'region, such as us-east-1')
-    .option('--image <image>', 'container image')
-    .option('--repo <repo[@branch]>', 'run this repository instead of the working directory')
-    .option('--env <name[=value]>', 'environment variable (repeatable)', collectVariables)
-    .option('--env-file <file>', 'file of NAME=VALUE lines', collectFile)
-    .option('--secret <name>', 'secret: a variable that is set here (repeatable)', collectNames)
-    .option('--secret-file <file>', 'file of NAME=VALUE lines with secrets', collectFile)
-    .option('--use-secret <names>', 'secrets of the repository or its namespace', collect)
-    .option('--use-variable <names>', 'variables of the repository or its namespace', collect)
-    .option('--label <key=value>', 'label (repeatable)', collectPairs)
-    .option('--timeout <time>', 'timeout of an attempt, such as 90m or 4h', parseMinutes)
-    .option('--max-cost <amount>', 'cancel the job at this cost, such as 5.00', parseAmount)
-    .option(
-      '--idle-timeout <time>',
-      'cancel the job when its GPUs are idle for so long',
-      parseMinutes,
-    )
     .option(
       '--hold <time>',
       'keep the sandbox for so long when the last attempt fails, to look into it, such as 30m',
       parseMinutes,
     )
     .option('--retries <n>', 'how often a failed job is retried', parseCount)
-    .option('--output <path>', 'files under this path are kept as artifacts')
-    .option(
-      '--permission <what=access>',
-      'what the job may do with its own token: repo or jobs, read or write (repeatable)',
-      collectPermissions,
-    )
-    .option(
-      '--id-token <name=audience>',
-      'identity token for another system, in this variable (repeatable)',
-      collectPairs,
-    )
     .option(
       '--after <job[:how]>',
       'start when this job or array has succeeded, :failed or :finished (repeatable)',
@@ -152,13 +41,6 @@ export function addRunCommand(program: Program): void {
         'skip',
       ] as const),
     )
-    .option(
-      '--input <job[:path[:to]]>',
-      'copy artifacts of another job into the working directory (repeatable)',
-      collectInputs,
-    )
-    .option('--namespace <name>', 'namespace of the job, if not that of the repository')
-    .option('--name <name>', 'name of the job')
     .option('-d, --detach', 'print the name of the job, of an array that of its first job, and end')
     .option('--get <folder>', 'download the artifacts at the end, of an array by their index')
     .option('--json', 'print JSON, one object per line and event of the log')
@@ -174,48 +56,24 @@ Examples:
       if (!process.argv.includes('--'))
         throw new UsageError('Put the command after "--": loam run -- python train.py');
       const connection = await connectHere(program.opts());
-      const { client, username } = connection;
-      const source = await findSource(connection, options);
-      const { folder, repo } = source;
-      const command = enter(folder) + toShell(args);
-      const namespace = options.namespace ?? repo?.split('/')[0] ?? username;
-      const job = await namingFlags(RUN_FLAGS, async () => {
-        const size = await chooseSize(client, namespace, options);
-        const request = {
-          namespace,
-          name: options.name ?? nameFor(toShell(args)),
-          repo,
-          image: options.image,
-          gpu: options.gpu,
-          ...size,
-          diskGb: options.disk,
-          region: options.region,
-          timeoutMinutes: options.timeout,
-          maxCost: options.maxCost,
-          idleTimeoutMinutes: options.idleTimeout,
+      const command = toShell(args);
+      const job = await createNewJob(connection, options, {
+        name: nameFor(command),
+        commandIn: (folder) => enter(folder) + command,
+        more: {
           holdOnFailureMinutes: options.hold,
           retries: options.retries,
-          outputPath: options.output,
           needs: options.after,
           array: toArray(options),
           concurrency: toConcurrency(options),
-          inputs: options.input,
-          env: merge(options.envFile, options.env),
-          secrets: merge(options.secretFile, options.secret),
-          secretNames: options.useSecret,
-          variableNames: options.useVariable,
-          labels: options.label,
-          permissions: options.permission,
-          idTokens: options.idToken,
-        };
-        return createJob(connection, command, request, source);
+        },
       });
       if (options.detach) {
         if (options.json) printJson(await job.info());
         else print(safeText(`${job.namespace}/${job.name}`));
         return;
       }
-      if (options.array !== undefined) return followArrayOf(client, job, options);
+      if (options.array !== undefined) return followArrayOf(connection.client, job, options);
       const { code, info } = await followToEnd(job, options);
       process.exitCode = code;
       if (options.get !== undefined && info?.artifacts)
@@ -260,142 +118,4 @@ function toConcurrency({
   if (group === undefined && onConflict !== undefined)
     throw new UsageError('--on-conflict needs --concurrency.');
   return group === undefined ? undefined : { group, ...(onConflict && { onConflict }) };
-}
-
-/** The folder begins with a dot, because `cd` takes `-` for the previous folder and searches other names in CDPATH. */
-function enter(folder: string): string {
-  return folder === '' ? '' : `cd ${quote(`./${folder}`)} || exit; `;
-}
-
-type Source = {
-  /** As in `JobOptions`. */
-  repo: string | undefined;
-  /** The job runs a snapshot of the working directory. */
-  isWorkingDirectory: boolean;
-  /** The folder of the checkout in which the command runs. */
-  folder: string;
-};
-
-/** Chooses the checkout of the job: the repository of `--repo`, else the working directory. */
-async function findSource(
-  { remote, server, username }: LocalConnection,
-  { repo, image }: { repo?: string | undefined; image?: string | undefined },
-): Promise<Source> {
-  const elsewhere = { isWorkingDirectory: false, folder: '' };
-  if (repo !== undefined) return { ...elsewhere, repo: qualifyName(repo, username) };
-  if (remote !== null)
-    return {
-      repo: `${remote.namespace}/${remote.name}`,
-      isWorkingDirectory: true,
-      folder: await readPrefix(),
-    };
-  if (image !== undefined) return { ...elsewhere, repo: undefined };
-  throw new UsageError(
-    `This folder is not in a clone of a repository of ${server}. Name a repository with --repo or an image with --image.`,
-  );
-}
-
-/** Asks the server for a size that fits one of its machines, because its defaults may be larger than all of them. */
-async function chooseSize(
-  client: Client,
-  namespace: string,
-  { gpu = 'none', cpu, memory, region, image }: SizeOptions,
-): Promise<Pick<JobOptions, 'cpu' | 'memoryGb'>> {
-  if (cpu !== undefined && memory !== undefined) return { cpu, memoryGb: memory };
-  const { jobOptions } = await client.graphql(SUGGEST_SIZE, {
-    namespace,
-    ...parseGpu(gpu),
-    region: region === undefined ? null : enumOf<Region>(region),
-    image,
-    cpu,
-    memoryGb: memory,
-  });
-  return demand(jobOptions, 'Job options').suggestedSize;
-}
-
-type SizeOptions = {
-  gpu?: string | undefined;
-  cpu?: number | undefined;
-  memory?: number | undefined;
-  region?: string | undefined;
-  image?: string | undefined;
-};
-
-/**
- * Lets the server check the job, and pushes the working directory only then. A name that is taken gets a number.
- * @throws LoamError
- */
-async function createJob(
-  connection: LocalConnection,
-  command: string,
-  request: JobOptions & { namespace: string; name: string },
-  { isWorkingDirectory }: Source,
-): Promise<Job> {
-  const { client } = connection;
-  let { name } = request;
-  let snapshot: string | undefined;
-  for (let tries = 1; ; tries++) {
-    const { checkJob } = await client
-      .graphql(CHECK_JOB, {
-        input: createInput(command, { ...request, name }),
-        unpushedSnapshot: isWorkingDirectory,
-      })
-      .catch((error) => explainNames(error, client, request));
-    const checked = demand(checkJob, `Namespace ${request.namespace}`);
-    if (tries === 1) for (const warning of checked.warnings) note(`loam: Warning: ${warning}`);
-    if (checked.name !== name)
-      note(`loam: The name ${name} is taken. The job gets the name ${checked.name}.`);
-    name = checked.name;
-    if (isWorkingDirectory) snapshot ??= await pushWorkingDirectory(connection);
-    try {
-      const options = { ...request, name, snapshot };
-      return await client.run(command, options, announced({ forMs: CREATE_MS }));
-    } catch (error) {
-      // Somebody else has taken the name meanwhile.
-      const isTaken = error instanceof LoamError && error.code === 'already_exists';
-      if (!isTaken || tries === NAME_TRIES) throw error;
-    }
-  }
-}
-
-/** Adds to an error about a secret or a variable how to correct it. */
-async function explainNames(
-  error: unknown,
-  client: Client,
-  { namespace, repo }: JobOptions & { namespace: string },
-): Promise<never> {
-  if (!(error instanceof LoamError)) throw error;
-  const { field, code, message } = error;
-  if (field !== 'secretNames' && field !== 'variableNames') throw error;
-  let advice: string | undefined;
-  // A secret that is only for certain branches is never for a job of `loam run`, which runs none.
-  const [, restricted] = /the secret (\w+) is only for .*"\*\*"/.exec(message) ?? [];
-  if (restricted !== undefined) advice = `: loam secret set ${restricted} --keep-value --refs '**'`;
-  else if (code === 'invalid_request') {
-    const [owner, name] = repo?.split('@')[0]?.split('/') ?? [];
-    const repository = owner === namespace && name ? name : null;
-    // Not everybody who may create jobs may list them.
-    const known = await listValueNames(client, { namespace, repository }).catch(() => null);
-    const names = known?.[field] ?? [];
-    if (names.length > 0) advice = `. There are: ${names.join(', ')}`;
-  }
-  throw advice === undefined
-    ? error
-    : new LoamError(code, message + advice, { ...error, cause: error });
-}
-
-/** @returns the id of the snapshot */
-async function pushWorkingDirectory({ remote, ...connection }: LocalConnection): Promise<string> {
-  const line = new StatusLine();
-  line.show('pushing the working directory');
-  try {
-    return await pushSnapshot({ ...connection, ...(remote as Remote) });
-  } finally {
-    line.clear();
-  }
-}
-
-function merge(...values: (Record<string, string> | undefined)[]) {
-  const given = Object.assign({}, ...values) as Record<string, string>;
-  return Object.keys(given).length === 0 ? undefined : given;
 }
