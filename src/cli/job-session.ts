@@ -26,6 +26,8 @@ export type SessionStreams = {
   stdout: Writable;
   stderr: Writable;
   signal?: AbortSignal;
+  /** Called for bytes of the input and of the outputs. */
+  onActivity?(): void;
   /** Called once, with a function that changes the size of the terminal. */
   onOpen?(resize: (size: TerminalSize) => void): void;
 };
@@ -147,7 +149,8 @@ class JobSession {
 
   /** Sends one chunk after the other, so that a slow command makes the input wait. */
   readonly #send = (chunk: Buffer): void => {
-    const { stdin } = this.#streams;
+    const { stdin, onActivity } = this.#streams;
+    onActivity?.();
     stdin.pause();
     for (let at = 0; at < chunk.length; at += PIECE_BYTES) {
       const isLast = at + PIECE_BYTES >= chunk.length;
@@ -179,6 +182,7 @@ class JobSession {
   }
 
   #pass(to: Writable, bytes: Buffer): void {
+    if (bytes.length > 0) this.#streams.onActivity?.();
     if (to.destroyed || to.write(bytes) || this.#full.has(to)) return;
     this.#full.add(to);
     this.#socket.pause();

@@ -66,6 +66,12 @@ export function parseMinutes(text: string): number {
   return Number(count) * ({ m: 1, h: 60, d: 1_440 }[unit] ?? 1);
 }
 
+/** As `parseMinutes`, also such as `90s` → seconds. */
+export function parseSeconds(text: string): number {
+  const [, seconds] = /^(\d{1,9})s$/.exec(text) ?? [];
+  return seconds === undefined ? parseMinutes(text) * 60 : Number(seconds);
+}
+
 /** `32`, `32G` or `32GB`, also with `T` → GB. */
 export function parseGb(text: string): number {
   const [, count, unit = 'G'] = /^(\d{1,6})(?:([GT])i?B?)?$/i.exec(text) ?? [];

@@ -81,6 +81,31 @@ async function watchJob(
   return job.wait(retrying);
 }
 
+/**
+ * Shows what a new job waits for until it prints a line; the lines before it are shown as messages.
+ * @returns false when the job has ended without it
+ */
+export async function waitForLine(
+  job: Job,
+  line: string,
+  retrying: RetryOptions,
+): Promise<boolean> {
+  const started = new AbortController();
+  const queue = showQueue(job, started.signal);
+  try {
+    for await (const event of job.logs({ ...retrying, follow: true })) {
+      if (event.kind !== 'status' || event.status !== 'QUEUED') started.abort();
+      if (event.kind !== 'line') continue;
+      if (event.message === line) return true;
+      note(event.message);
+    }
+    return false;
+  } finally {
+    started.abort();
+    await queue;
+  }
+}
+
 /** Shows what a job waits for, until the signal. Its errors are not shown: the log has the same ones. */
 async function showQueue(job: Job, signal: AbortSignal): Promise<void> {
   const line = new StatusLine();

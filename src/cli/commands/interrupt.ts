@@ -9,20 +9,22 @@ type Target = { namespace: string; name: string; cancel(): Promise<unknown> };
 
 /**
  * Handles Ctrl-C until disposed. On a terminal, the first one asks and the second one cancels; elsewhere the first one
- * cancels, because nobody can answer. After that, Ctrl-C ends the command at once.
+ * cancels, because nobody can answer, as it does where detaching makes no sense. After that, Ctrl-C ends the command at once.
  */
 export class InterruptHandler {
   readonly #kind: 'Job' | 'Array';
   readonly #target: Target;
+  readonly #canAsk: boolean;
   readonly #detached = new AbortController();
   readonly #asking = new AbortController();
   #presses = 0;
   #choice: Interrupt | null = null;
   readonly #listener = () => void this.#press();
 
-  constructor(kind: 'Job' | 'Array', target: Target) {
+  constructor(kind: 'Job' | 'Array', target: Target, { canDetach = true } = {}) {
     this.#kind = kind;
     this.#target = target;
+    this.#canAsk = canDetach && isInteractive;
     process.on('SIGINT', this.#listener);
   }
 
@@ -48,7 +50,7 @@ export class InterruptHandler {
   async #press(): Promise<void> {
     this.#presses++;
     if (this.#choice === 'cancel') process.exit(130);
-    if (this.#presses > 1 || !isInteractive) return this.#cancel();
+    if (this.#presses > 1 || !this.#canAsk) return this.#cancel();
     const name = `${this.#target.namespace}/${this.#target.name}`;
     const answer = await ask(
       // On a line of its own, because the log goes on below it.
