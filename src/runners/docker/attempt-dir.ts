@@ -4,7 +4,8 @@
  *
  *   attempt.json      the container's settings, without command, environment and secrets; written before it is created
  *   opening.json      when the command began
- *   shared            the scripts of the job, and the FIFOs for its output; the job sees it as /.loam and cannot change it
+ *   shared            the scripts and the account of the job, and the FIFOs for its output; the job sees it as /.loam and cannot
+ *                     change it
  *   sessions          a file for each command beside that of the job, see `exec.ts`
  *   work, tmp, home   the job's folders, accessible to its user alone; on a remote engine they exist in the container only
  *   files             provided to the job, see `../supervisor/provided-files.ts`; not used on a remote engine
@@ -17,6 +18,7 @@ import { chownSync, existsSync, renameSync, writeFileSync } from 'node:fs';
 import { chmod, mkdir, open, readFile, rename, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
+import { accountFiles } from '../account-files.ts';
 import { SHARED } from '../container/shared-folder.ts';
 import { type AttemptSpec, MOUNTS } from '../runner.ts';
 import { changeOwner } from '../supervisor/ownership.ts';
@@ -88,7 +90,9 @@ export function sharedDir(attemptDir: string): string {
 /** The scripts of a job (`../container/wrapper.ts`). */
 export type JobScripts = { start: string; environment: string };
 
-/** Creates the scripts of the job, which begins when `start` is renamed, and FIFOs that the job's user can open. */
+/**
+ * Creates the scripts of the job, which begins when `start` is renamed, its account, and FIFOs that the job's user can open.
+ */
 export async function createSharedFiles(
   attemptDir: string,
   scripts: JobScripts,
@@ -99,6 +103,8 @@ export async function createSharedFiles(
   const fifos = SHARED.outputs.map((name) => join(sharedDir(attemptDir), name));
   writeFileSync(start, scripts.start, { mode: 0o400 });
   writeFileSync(environment, scripts.environment, { mode: 0o400 });
+  for (const [name, text] of Object.entries(accountFiles(uid, gid)))
+    writeFileSync(join(sharedDir(attemptDir), name), text, { mode: 0o444 });
   await promisify(execFile)('mkfifo', ['-m', '600', ...fifos]);
   if (process.getuid?.() !== 0) return;
   for (const path of [start, environment, ...fifos]) chownSync(path, uid, gid);

@@ -2,16 +2,18 @@
  * Builds the options that a job's container is created with: rights, limits, mounts, devices, environment. All restrictions
  * of a job are set here, except its network (`network.ts`).
  */
-import { posix } from 'node:path';
+import { join, posix } from 'node:path';
 import type Docker from 'dockerode';
+import { ACCOUNT_FILES } from '../account-files.ts';
 import { SHARED_DIR } from '../container/shared-folder.ts';
 import { buildEngineWrapper } from '../container/wrapper.ts';
 import type { GpuAccess } from '../gpus/gpus.ts';
 import { type AttemptSpec, FILES_DIR, MOUNTS, RunnerFault } from '../runner.ts';
 import type { JobLimits } from '../supervisor/limits.ts';
-import { filesDir, listJobFolders, type Owner, sharedDir } from './attempt-dir.ts';
+import { filesDir, listJobFolders, sharedDir } from './attempt-dir.ts';
 import { type Engine, EngineError } from './engine.ts';
 import type { EngineFacts } from './engine-facts.ts';
+import type { ContainerUser } from './image-users.ts';
 import type { Image } from './images.ts';
 
 /** Labels by which the operator, in `docker ps`, and a restarted server find containers. */
@@ -35,7 +37,7 @@ type ContainerSpec = {
   attemptDir: string | null;
   /** The image's id, and the folders for which it asks for a volume. */
   image: { id: string; volumes: readonly string[] };
-  owner: Owner;
+  user: ContainerUser;
   files: AttemptSpec['files'];
   /** With UUIDs, because indices depend on the order in which the machine detects its GPUs. */
   gpus: GpuAccess;
@@ -53,7 +55,7 @@ type ContainerSpec = {
 };
 
 export function buildContainerOptions(spec: ContainerSpec): Docker.ContainerCreateOptions {
-  const { attemptId, workerId, attemptDir, owner } = spec;
+  const { attemptId, workerId, attemptDir, user } = spec;
   // Labels must not contain environment variables or secrets: everyone who can list containers can read them.
   const labels = { [LABEL_WORKER]: workerId, [LABEL_ATTEMPT]: attemptId };
   const isRemote = attemptDir === null;
@@ -63,6 +65,7 @@ export function buildContainerOptions(spec: ContainerSpec): Docker.ContainerCrea
     : [
         ...mountJobFolders(attemptDir),
         ...(provided ? [mountFolder(filesDir(attemptDir), FILES_DIR, true)] : []),
+        ...(user.isOfImage ? [] : mountAccount(attemptDir)),
       ];
   const env = {
     // NVIDIA's runtime reads its variables here. All other variables are in the script of the command.
@@ -78,7 +81,7 @@ export function buildContainerOptions(spec: ContainerSpec): Docker.ContainerCrea
     Cmd: [],
     Env: Object.entries(env).map(([name, value]) => `${name}=${value}`),
     WorkingDir: MOUNTS.work,
-    User: `${owner.uid}:${owner.gid}`,
+    User: `${user.uid}:${user.gid}`,
     Hostname: 'job',
     // The image's own stop signal and health check are meant for a service, not for a job.
     StopSignal: 'SIGTERM',
@@ -143,6 +146,12 @@ function mountJobFolders(attemptDir: string): Docker.MountSettings[] {
     ...listJobFolders(attemptDir).map(({ from, to }) => mountFolder(from, to, false)),
     mountFolder(sharedDir(attemptDir), SHARED_DIR, true),
   ];
+}
+
+function mountAccount(attemptDir: string): Docker.MountSettings[] {
+  return ACCOUNT_FILES.map((name) =>
+    mountFolder(join(sharedDir(attemptDir), name), `/etc/${name}`, true),
+  );
 }
 
 /**

@@ -18,12 +18,15 @@ import { readArchive } from './streams.ts';
 const NOBODY = 65_532;
 const MAX_ID = 2 ** 31 - 1;
 
+/** `isOfImage`: the image may have an account of the user. */
+export type ContainerUser = Owner & { isOfImage: boolean };
+
 export type ImageUsers = {
   /**
    * @param account the user of the attempt, when this server is root
    * @throws Unstartable when the image names a user that it does not have; RunnerUnavailable; `signal`'s reason
    */
-  resolveOwner(image: Image, account: Owner | null, signal: AbortSignal): Promise<Owner>;
+  resolveUser(image: Image, account: Owner | null, signal: AbortSignal): Promise<ContainerUser>;
 };
 
 type Options = {
@@ -63,17 +66,18 @@ export function openImageUsers(
   }
 
   return {
-    async resolveOwner(image, account, signal) {
+    async resolveUser(image, account, signal) {
       // A server that is not root can neither give files to another user nor remove another user's files.
-      if (serverUid !== 0) return { uid: serverUid, gid: process.getgid?.() ?? serverUid };
+      if (serverUid !== 0)
+        return { uid: serverUid, gid: process.getgid?.() ?? serverUid, isOfImage: false };
       let imageUser: Owner = { uid: 0, gid: 0 };
       if (image.user) {
         imageUser = resolved.get(image.id) ?? (await resolveImageUser(image, signal));
         resolved.set(image.id, imageUser);
       }
       const isReserved = imageUser.uid >= reserved.first && imageUser.uid <= reserved.last;
-      if (!isReserved && (imageUser.uid !== 0 || root)) return imageUser;
-      return account ?? { uid: NOBODY, gid: NOBODY };
+      if (!isReserved && (imageUser.uid !== 0 || root)) return { ...imageUser, isOfImage: true };
+      return { ...(account ?? { uid: NOBODY, gid: NOBODY }), isOfImage: false };
     },
   };
 }

@@ -7,10 +7,12 @@ import { once } from 'node:events';
 import { PassThrough } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { pack } from 'tar-stream';
+import { accountFiles } from '../account-files.ts';
 import { SHARED, SHARED_DIR } from '../container/shared-folder.ts';
 import { type AttemptSpec, FILES_DIR, MOUNTS } from '../runner.ts';
 import type { JobScripts, Owner } from './attempt-dir.ts';
 import type { Engine } from './engine.ts';
+import type { ContainerUser } from './image-users.ts';
 
 /** Enough for the largest checkout over a slow connection. */
 const SEND_TIMEOUT_MS = 3_600_000;
@@ -21,15 +23,18 @@ const MAX_ERROR_LENGTH = 500;
 type Target = { engine: Engine; container: string };
 
 /**
- * Creates the job's folders, empty and accessible to its user alone, in a container that has not been started, and the job's
- * scripts.
+ * Creates the job's folders, empty and accessible to its user alone, in a container that has not been started, the job's scripts,
+ * and its account.
  */
 export async function createRemoteFolders(
   target: Target,
   scripts: JobScripts,
-  { uid, gid }: Owner,
+  { uid, gid, isOfImage }: ContainerUser,
 ): Promise<void> {
   const archive = pack();
+  if (!isOfImage)
+    for (const [name, text] of Object.entries(accountFiles(uid, gid)))
+      archive.entry({ name: `etc/${name}`, mode: 0o644, uid: 0, gid: 0 }, text);
   for (const path of Object.values(MOUNTS))
     archive.entry({ name: `${path.slice(1)}/`, type: 'directory', mode: 0o700, uid, gid });
   const shared = SHARED_DIR.slice(1);

@@ -52,7 +52,6 @@ import {
   createAttemptDir,
   createSharedFiles,
   type JobScripts,
-  type Owner,
   readRecord,
   type StopRequest,
   setFolderOwner,
@@ -72,7 +71,7 @@ import { watchContainerDisk } from './disk-watch.ts';
 import { connect, type Engine } from './engine.ts';
 import { type EngineHealth, type EngineStatus, monitorEngine } from './engine-health.ts';
 import { ExecSessions } from './exec.ts';
-import { type ImageUsers, openImageUsers } from './image-users.ts';
+import { type ContainerUser, type ImageUsers, openImageUsers } from './image-users.ts';
 import { type Image, type Images, type ImagesOptions, openImages } from './images.ts';
 import { followLog } from './logs.ts';
 import { type ContainerNetwork, type NetworkOptions, openContainerNetwork } from './network.ts';
@@ -271,7 +270,8 @@ export class DockerRunner implements Runner, AsyncDisposable {
     await createAttemptDir(attemptDir);
     if (!isRemote) await createShimFiles(attemptDir);
     const gpus = this.#gpuLedger(isRemote).take(id, spec.hardware);
-    const owner = await this.#resolveOwner(image, attemptDir, abort);
+    const user = await this.#resolveUser(image, attemptDir, abort);
+    const owner = { uid: user.uid, gid: user.gid };
     await writeRecord(attemptDir, 'attempt', {
       machine: spec.machine,
       remote: isRemote,
@@ -305,28 +305,34 @@ export class DockerRunner implements Runner, AsyncDisposable {
       environment: buildEnvironmentScript(variables),
     };
     if (!isRemote) await createSharedFiles(attemptDir, scripts, owner);
-    await this.#createContainer(spec, { image, owner, limits, isRemote, access });
-    if (isRemote) await this.#sendFolders(spec, scripts, owner, abort);
+    await this.#createContainer(spec, { image, user, limits, isRemote, access });
+    if (isRemote) await this.#sendFolders(spec, scripts, user, abort);
     abort.throwIfAborted();
     return { runner: 'docker', attempt: id, gpus: gpus.map(({ index }) => index).join(',') };
   }
 
-  async #resolveOwner(image: Image, attemptDir: string, abort: AbortSignal): Promise<Owner> {
+  async #resolveUser(image: Image, attemptDir: string, abort: AbortSignal): Promise<ContainerUser> {
     const { accounts, users } = this.#parts;
     const account = await accounts?.allocate(attemptDir);
     const owner = account ? { uid: account.uid, gid: account.uid } : null;
-    return users.resolveOwner(image, owner, abort);
+    return users.resolveUser(image, owner, abort);
   }
 
   async #createContainer(
     spec: AttemptSpec,
     {
       image,
-      owner,
+      user,
       limits,
       isRemote,
       access,
-    }: { image: Image; owner: Owner; limits: JobLimits; isRemote: boolean; access: GpuAccess },
+    }: {
+      image: Image;
+      user: ContainerUser;
+      limits: JobLimits;
+      isRemote: boolean;
+      access: GpuAccess;
+    },
   ): Promise<void> {
     const { worker, sharedCgroup, network, containerCreator } = this.#parts;
     const options = buildContainerOptions({
@@ -334,7 +340,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
       workerId: worker,
       attemptDir: isRemote ? null : this.#attemptDirOf(spec.id),
       image,
-      owner,
+      user,
       files: spec.files,
       gpus: access,
       timeoutMs: spec.timeoutMs,
@@ -352,14 +358,14 @@ export class DockerRunner implements Runner, AsyncDisposable {
   async #sendFolders(
     spec: AttemptSpec,
     scripts: JobScripts,
-    owner: Owner,
+    user: ContainerUser,
     abort: AbortSignal,
   ): Promise<void> {
     const { engine, removal } = this.#parts;
     const attemptDir = this.#attemptDirOf(spec.id);
     const target = { engine, container: containerName(spec.id) };
-    await createRemoteFolders(target, scripts, owner);
-    if (Object.keys(spec.files).length > 0) await sendFiles(target, spec.files, owner);
+    await createRemoteFolders(target, scripts, user);
+    if (Object.keys(spec.files).length > 0) await sendFiles(target, spec.files, user);
     if (spec.checkout) await sendCheckout(target, attemptDir, abort);
     await removal.discard(join(attemptDir, 'work'));
   }

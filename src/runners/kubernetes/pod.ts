@@ -8,6 +8,7 @@
 import { createHash, randomBytes } from 'node:crypto';
 import type { V1Pod, V1Secret, V1Volume, V1VolumeMount } from '@kubernetes/client-node';
 import type { KubernetesConfig } from '../../base/config/kubernetes.ts';
+import { ACCOUNT_FILES, accountFiles } from '../account-files.ts';
 import { buildBootstrap } from '../agent/bootstrap.ts';
 import type { Submission } from '../agent/engine.ts';
 import { SHARED_DIR } from '../container/shared-folder.ts';
@@ -27,6 +28,9 @@ const LABEL_QUEUE = 'kueue.x-k8s.io/queue-name';
 const ANNOTATION_ATTEMPT = 'loam/attempt-id';
 const ANNOTATION_JOB = 'loam/job-name';
 const ANNOTATION_NAMESPACE = 'loam/namespace';
+/** Followed by the name of a file (`../account-files.ts`), which the pod mounts. */
+const ANNOTATION_ACCOUNT = 'loam/etc-';
+const ACCOUNT_VOLUME = 'account';
 
 /** User and group of both containers, unless the configuration allows root. */
 const JOB_UID = 1_000;
@@ -85,6 +89,7 @@ export function buildPod(submission: Submission, options: PodOptions): V1Pod {
   const gpu = findGpu(submission, options);
   const diskBytes = hardware.diskGb * 2 ** 30;
   const podDiskBytes = Math.ceil(diskBytes * (1 + DISK_MARGIN.share)) + DISK_MARGIN.bytes;
+  const account = options.allowRoot ? [] : Object.entries(accountFiles(JOB_UID));
   return {
     apiVersion: 'v1',
     kind: 'Pod',
@@ -101,6 +106,7 @@ export function buildPod(submission: Submission, options: PodOptions): V1Pod {
         [ANNOTATION_ATTEMPT]: attempt,
         [ANNOTATION_JOB]: job.name,
         [ANNOTATION_NAMESPACE]: job.namespace,
+        ...Object.fromEntries(account.map(([name, text]) => [ANNOTATION_ACCOUNT + name, text])),
       },
     },
     spec: {
@@ -146,7 +152,7 @@ export function buildPod(submission: Submission, options: PodOptions): V1Pod {
         buildAgentContainer(submission, options),
         buildJobContainer(submission, options, podDiskBytes),
       ],
-      volumes: buildVolumes(submission, podDiskBytes),
+      volumes: buildVolumes(submission, options, podDiskBytes),
     },
   };
 }
@@ -205,6 +211,12 @@ function buildJobContainer(submission: Submission, options: PodOptions, diskByte
     ...Object.entries(MOUNTS).map(([name, mountPath]) => ({ name, mountPath })),
     { name: 'loam', mountPath: SHARED_DIR, readOnly: true },
     { name: 'shm', mountPath: '/dev/shm' },
+    ...(options.allowRoot ? [] : ACCOUNT_FILES).map((name) => ({
+      name: ACCOUNT_VOLUME,
+      subPath: name,
+      mountPath: `/etc/${name}`,
+      readOnly: true,
+    })),
   ];
   return {
     name: JOB_CONTAINER,
@@ -233,7 +245,11 @@ function buildJobContainer(submission: Submission, options: PodOptions, diskByte
   };
 }
 
-function buildVolumes({ attempt, memoryBytes }: Submission, diskBytes: number): V1Volume[] {
+function buildVolumes(
+  { attempt, memoryBytes }: Submission,
+  { allowRoot }: PodOptions,
+  diskBytes: number,
+): V1Volume[] {
   const sizeLimit = String(diskBytes);
   return [
     ...Object.keys(MOUNTS).map((name) => ({ name, emptyDir: { sizeLimit } })),
@@ -244,9 +260,20 @@ function buildVolumes({ attempt, memoryBytes }: Submission, diskBytes: number): 
       name: 'shm',
       emptyDir: { medium: 'Memory', sizeLimit: String(Math.floor(memoryBytes / 2)) },
     },
+    ...(allowRoot ? [] : [accountVolume]),
     { name: TOKEN, secret: { secretName: newSecretName(attempt), defaultMode: 0o400 } },
   ];
 }
+
+const accountVolume: V1Volume = {
+  name: ACCOUNT_VOLUME,
+  downwardAPI: {
+    items: ACCOUNT_FILES.map((path) => ({
+      path,
+      fieldRef: { fieldPath: `metadata.annotations['${ANNOTATION_ACCOUNT}${path}']` },
+    })),
+  },
+};
 
 /** A name that no earlier pod of the attempt had, whose Secret may still exist with another credential. */
 function newSecretName(attempt: string): string {

@@ -114,7 +114,7 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
     accounts,
     root,
     machineMounts,
-    userFiles: openUserFiles(join(dir, '.etc-of-users'), MOUNTS.home),
+    userFiles: openUserFiles(join(dir, '.etc-of-users')),
     fifos: new Fifos(join(dir, '.fifos')),
     unconfinedPrefix: (attempt) => [
       ...(canMark ? limitMarkPrefix(attempt) : []),

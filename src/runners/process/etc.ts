@@ -21,6 +21,7 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { join } from 'node:path';
+import { accountFiles } from '../account-files.ts';
 
 /**
  * Only parts of /etc, and no folders that contain private keys together with certificates: the server's user may be able to
@@ -75,31 +76,24 @@ export type UserFile = { name: string; path: string };
 /**
  * Writes files of /etc for each user of jobs: its account and its DNS server. They are written once per user, because every
  * job would otherwise create and remove a folder and three files.
- * @param home the user's home as jobs see it
  */
-export function openUserFiles(
-  folder: string,
-  home: string,
-): (uid: number, nameserver?: string) => UserFile[] {
+export function openUserFiles(folder: string): (uid: number, nameserver?: string) => UserFile[] {
   const known = new Map<string, UserFile[]>();
   makeFolder(folder, 0o700);
   return (uid, nameserver) => {
     const key = `${uid}-${nameserver ?? 'unnamed'}`;
-    const write = () => writeUserFiles(join(folder, key), { uid, home, nameserver });
+    const write = () => writeUserFiles(join(folder, key), uid, nameserver);
     return known.getOrInsertComputed(key, write);
   };
 }
 
-type Owner = { uid: number; home: string; nameserver?: string };
-
-function writeUserFiles(folder: string, { uid, home, nameserver }: Owner): UserFile[] {
+function writeUserFiles(folder: string, uid: number, nameserver?: string): UserFile[] {
   makeFolder(folder, 0o755);
-  const texts = [
-    ['passwd', `job:x:${uid}:${uid}:job:${home}:/bin/sh\n`],
-    ['group', `job:x:${uid}:\n`],
-    ...(nameserver ? [['resolv.conf', `nameserver ${nameserver}\n`]] : []),
-  ] as const;
-  return texts.map(([name, text]) => {
+  const texts = {
+    ...accountFiles(uid),
+    ...(nameserver && { 'resolv.conf': `nameserver ${nameserver}\n` }),
+  };
+  return Object.entries(texts).map(([name, text]) => {
     const path = join(folder, name);
     // Jobs that started before this server may have the file mounted.
     writeReadable(`${path}${NEW_SUFFIX}`, text);

@@ -157,6 +157,7 @@ test('the stored pod has no rights on its node, and neither command nor secrets'
   const volumes = (spec?.volumes ?? []).map(({ name, ...kind }) => [name, Object.keys(kind)[0]]);
   expect(Object.groupBy(volumes, ([, kind]) => kind as string)).toEqual({
     emptyDir: expect.anything(),
+    downwardAPI: [['account', 'downwardAPI']],
     secret: [['token', 'secret']],
   });
   const [job] = (spec?.containers ?? []).filter(({ name }) => name === 'job');

@@ -53,7 +53,7 @@ test('a job runs in its image, with its environment, and with minimal privileges
     cpu: 2,
     memory_gb: 2,
     command: [
-      'id -u',
+      'id -u; whoami',
       'pwd; echo "$GREETING $TOKEN $CPU_CORES $MEMORY_GB $HOME $TMPDIR"',
       'touch /work/a /tmp/a "$HOME"/a && echo written',
       'grep -E "^(CapEff|CapBnd|NoNewPrivs|Seccomp):" /proc/self/status',
@@ -70,6 +70,7 @@ test('a job runs in its image, with its environment, and with minimal privileges
   const [uid, ...rest] = await said('look');
   expect(Number(uid)).toBeGreaterThan(1000);
   expect(rest).toEqual([
+    'job',
     '/work',
     'hi there 2 2 /home/job /tmp',
     'written',
@@ -80,7 +81,7 @@ test('a job runs in its image, with its environment, and with minimal privileges
     '0',
     '0',
     'cnsso',
-    'end environment err out start',
+    'end environment err group out passwd start',
     'touch: /.loam/x: Read-only file system',
     '0',
   ]);

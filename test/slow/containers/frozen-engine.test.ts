@@ -66,7 +66,7 @@ test.for(['frozen', 'killed'] as const)(
     const options = { root: false, reserved: DEFAULT_UIDS, labels };
     const users = openImageUsers(reach(proxy), { ...options, silentMs });
     proxy.held = /\/archive\?/;
-    const owner = users.resolveOwner(image, null, never);
+    const owner = users.resolveUser(image, null, never);
     owner.catch(() => {});
     await eventually(() => expect(proxy.holding).toBe(1));
     if (how === 'killed') proxy.breakOff();
@@ -74,7 +74,11 @@ test.for(['frozen', 'killed'] as const)(
     proxy.held = undefined;
     // A busy engine may be silent for longer.
     const patient = openImageUsers(reach(proxy), { ...options, silentMs: 60_000 });
-    expect(await patient.resolveOwner(image, null, never)).toEqual({ uid: 4321, gid: 4322 });
+    expect(await patient.resolveUser(image, null, never)).toEqual({
+      uid: 4321,
+      gid: 4322,
+      isOfImage: true,
+    });
     expect(await docker('ps', '--all', '--quiet', '--filter', `ancestor=${Id}`)).toBe('');
   },
 );
