@@ -15,6 +15,8 @@ import { attemptSpec, type RunnerUnderTest } from './runner.contract.ts';
 
 const never = new AbortController().signal;
 const MIB = 2 ** 20;
+/** Each way. 1,024 takes 10 to 20 s on each runner. */
+const MIB_SENT = Number(process.env.LOAM_TEST_EXEC_MIB ?? 64);
 
 const exec = (
   { runner }: RunnerUnderTest,
@@ -114,11 +116,10 @@ export function execContract(open: () => Promise<RunnerUnderTest>): void {
     const session = await exec(under, handle, 'cat');
     const received = createHash('sha256');
     const expected = createHash('sha256');
-    const COUNT = 64;
     const sending = pipeline(
       Readable.from(
         (function* () {
-          for (let i = 0; i < COUNT; i++) {
+          for (let i = 0; i < MIB_SENT; i++) {
             expected.update(sent);
             yield sent;
           }
@@ -134,7 +135,7 @@ export function execContract(open: () => Promise<RunnerUnderTest>): void {
       size += chunk.length;
     }
     await sending;
-    expect(size).toBe(COUNT * MIB);
+    expect(size).toBe(MIB_SENT * MIB);
     expect(received.digest('hex')).toBe(expected.digest('hex'));
     expect(await session.exited).toBe(0);
   });
@@ -160,13 +161,13 @@ export function execContract(open: () => Promise<RunnerUnderTest>): void {
     expect(await session.exited).toBe(9);
   });
 
-  test('closing a session ends its command', async () => {
+  test('closing a session ends what uses its streams, and nothing else', async () => {
     await using under = await open();
     const { handle } = await running(under);
     const count = async (what: string) =>
       (await outputOf(await exec(under, handle, countProcesses(what)))).stdout;
-    const [piped, shown] = [newSleep(), newSleep()];
-    const session = await exec(under, handle, `${piped} & ${piped}`);
+    const [piped, shown, left] = [newSleep(), newSleep(), newSleep()];
+    const session = await exec(under, handle, `${left} >left 2>&1 & ${piped} & ${piped}`);
     session.stdout.resume();
     session.stderr?.resume();
     const terminal = await exec(under, handle, null, { terminal: { columns: 80, rows: 24 } });
@@ -174,6 +175,7 @@ export function execContract(open: () => Promise<RunnerUnderTest>): void {
     terminal.stdin.write(`${shown}\n`);
     await eventually(async () => {
       expect(await count(piped)).toBe('2\n');
+      expect(await count(left)).toBe('1\n');
       expect(await count(shown)).toBe('1\n');
     });
     for (const each of [session, terminal]) each.close();
@@ -182,5 +184,6 @@ export function execContract(open: () => Promise<RunnerUnderTest>): void {
       expect(await count(shown)).toBe('0\n');
     });
     await Promise.all([session.exited, terminal.exited]);
+    expect(await count(left)).toBe('1\n');
   });
 }

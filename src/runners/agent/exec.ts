@@ -212,5 +212,5 @@ function signalScript(
   how: 'TERM' | 'KILL',
   hasTerminal: boolean,
 ): string {
-  return `set -- ${pid} ${startTime} ${how} ${hasTerminal ? 'leader' : 'all'}\n${SIGNAL_SCRIPT}\n`;
+  return `set -- ${pid} ${startTime} ${how} ${hasTerminal ? 'leader' : 'attached'}\n${SIGNAL_SCRIPT}\n`;
 }

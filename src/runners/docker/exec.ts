@@ -299,7 +299,7 @@ async function resize(engine: Engine, id: string, { rows, columns }: TerminalSiz
   await engine.call((docker) => docker.getExec(id).resize({ h: rows, w: columns })).catch(() => {});
 }
 
-/** Hangs the terminal up, or ends the processes of the session. */
+/** Hangs the terminal up, or ends the processes that use the streams of the session. */
 function endSession(target: Target, session: Session): void {
   const first = session.hasTerminal ? 'HUP' : 'TERM';
   void signalSession(target, session, first).catch(() => {});
@@ -315,8 +315,8 @@ async function signalSession(
   { pid, startTime, hasTerminal }: Session,
   signal: 'HUP' | 'TERM' | 'KILL',
 ): Promise<void> {
-  const onlyLeader = hasTerminal && signal === 'KILL' ? 'leader' : 'all';
-  const args = [`${pid}`, startTime, signal, onlyLeader];
+  const who = hasTerminal ? (signal === 'KILL' ? 'leader' : 'all') : 'attached';
+  const args = [`${pid}`, startTime, signal, who];
   try {
     const exec = await engine.call((docker) =>
       docker.getContainer(container).exec({ Cmd: ['/bin/sh', '-c', SIGNAL_SCRIPT, 'sh', ...args] }),

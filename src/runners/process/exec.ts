@@ -5,7 +5,7 @@
  * A terminal is made by `script` of util-linux, within the sandbox, so that `tty` and terminal multiplexers work. Without a
  * terminal, `cat` connects the command by pipes: the streams of Node are sockets, which a command cannot open as /dev/stdout.
  */
-import { closeSync, openSync, readlinkSync, readSync } from 'node:fs';
+import { closeSync, openSync, readlinkSync, readSync, statSync } from 'node:fs';
 import { constants as os } from 'node:os';
 import { createInterface } from 'node:readline';
 import type { Readable } from 'node:stream';
@@ -278,7 +278,7 @@ function openPipes(
   };
   program.ended.then(markEnded, markEnded);
   // Afterwards, another process may have the pid.
-  const listOwn = () => (hasEnded ? [] : listDescendants(pid));
+  const listAttached = () => (hasEnded ? [] : listDescendants(pid).filter(isAttached));
   const exited = readLine(code).then(async (said) => {
     // Ends the `cat` before the command, which waits for input.
     stdin.destroy();
@@ -292,12 +292,28 @@ function openPipes(
     exited,
     async resize() {},
     close() {
-      for (const each of listOwn()) signalOne(each, 'SIGTERM');
+      for (const each of listAttached()) signalOne(each, 'SIGTERM');
       setTimeout(() => {
-        for (const each of listOwn()) signalOne(each, 'SIGKILL');
+        for (const each of listAttached()) signalOne(each, 'SIGKILL');
       }, GRACE_MS).unref();
     },
   };
+}
+
+/**
+ * Whether a process has a pipe or socket among its standard streams. What an editor leaves in the background, with files instead,
+ * outlives a lost connection, as with OpenSSH's server.
+ */
+function isAttached(pid: number): boolean {
+  return [0, 1, 2].some((descriptor) => {
+    try {
+      const file = statSync(`/proc/${pid}/fd/${descriptor}`);
+      return file.isFIFO() || file.isSocket();
+    } catch (error) {
+      // It may have closed the stream, or ended; the descriptors of another user's process are not shown.
+      return (error as NodeJS.ErrnoException).code === 'EACCES';
+    }
+  });
 }
 
 /** The first line; undefined if there is none. The process that waits for the `cat` before the command keeps the stream open. */
