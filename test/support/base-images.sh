@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # Builds images from Debian packages, for machines without access to an image registry:
 #   base-images.sh make       the missing ones of loam-test/debian, loam-test/node with Node and npm (the Dockerfile builds
-#                             on both), and loam-test/busybox, which jobs run in
+#                             on both), loam-test/busybox, which jobs run in, and loam-test/shell with sftp-server and rsync
 #   base-images.sh busybox    only loam-test/busybox
 #   base-images.sh remove     removes them
 # Needs root, mmdebstrap, busybox-static, a running Docker and this project's node_modules. Uses the Debian mirror and the npm
 # registry of this machine. Their settings are in loam-test/node only, of which a build copies nothing but /loam.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-DEBIAN=loam-test/debian NODE=loam-test/node BUSYBOX=loam-test/busybox
+DEBIAN=loam-test/debian NODE=loam-test/node BUSYBOX=loam-test/busybox SHELL_IMAGE=loam-test/shell
 
 if [ "${1:-make}" = remove ]; then
-  docker rmi --force "$NODE" "$DEBIAN" "$BUSYBOX" >/dev/null 2>&1 || true
+  docker rmi --force "$SHELL_IMAGE" "$NODE" "$DEBIAN" "$BUSYBOX" >/dev/null 2>&1 || true
   exit 0
 fi
 have() { docker image inspect "$1" >/dev/null 2>&1; }
@@ -51,5 +51,11 @@ COPY authorities.crt /etc/ssl/certs/ca-certificates.crt
 RUN ln -s ../lib/npm/bin/npm-cli.js /usr/local/bin/npm \
  && apt-get update -qq && apt-get install -qq -y --no-install-recommends libatomic1 >/dev/null
 ENV NODE_EXTRA_CA_CERTS=/etc/ssl/certs/ca-certificates.crt npm_config_registry=$(npm config get registry 2>/dev/null)
+DOCKERFILE
+fi
+if ! have $SHELL_IMAGE; then
+  docker build --quiet --tag $SHELL_IMAGE - >/dev/null <<DOCKERFILE
+FROM $NODE
+RUN apt-get install -qq -y --no-install-recommends openssh-sftp-server rsync >/dev/null
 DOCKERFILE
 fi

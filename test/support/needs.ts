@@ -83,6 +83,7 @@ const REQUIREMENTS = {
     remedy: install('jgit-cli default-jre-headless'),
   },
   jq: { probe: ['jq', '--version'], remedy: install('jq') },
+  jupyter: { probe: ['jupyter-notebook', '--version'], remedy: install('jupyter-notebook') },
   kubernetes: {
     probe: [
       'sh',
@@ -164,6 +165,10 @@ const REQUIREMENTS = {
     remedy: install('openssh-client openssh-sftp-server'),
   },
   ssh: { probe: ['ssh', '-V'], remedy: install('openssh-client') },
+  sshfs: {
+    probe: ['sh', '-c', 'command -v sshfs fusermount3 && test -w /dev/fuse'],
+    remedy: `${install('sshfs')}, on a kernel with FUSE`,
+  },
   strace: {
     // It attaches to its parent, which Yama may forbid.
     probe: [

@@ -1,7 +1,9 @@
 import { afterAll, beforeAll, describe } from 'vitest';
+import type { Config } from '../../../src/base/config/config.ts';
 import { clusterJobs } from '../../support/cluster-jobs.contract.ts';
 import { type KubeCluster, openKubeCluster } from '../../support/kube/kube.ts';
 import { has } from '../../support/needs.ts';
+import { shellClients } from '../../support/shell-clients.contract.ts';
 
 let cluster: KubeCluster;
 
@@ -10,22 +12,29 @@ beforeAll(async () => {
 });
 afterAll(() => cluster?.[Symbol.asyncDispose]());
 
+const serverConfig = (): Partial<Config> => ({
+  // The pods reach the server there.
+  host: cluster.hostAddress,
+  runner: 'none',
+  clusters: [
+    {
+      name: 'kubernetes',
+      kind: 'kubernetes',
+      // Each of the two nodes has two CPUs, and room for one such job.
+      options: { ...cluster.config, maxCpus: 1.5 },
+    },
+  ],
+});
+
+describe('SSH clients in a job on Kubernetes', () => {
+  const job = { image: 'loam.test/shell:1' };
+  shellClients(async () => ({ config: serverConfig(), job }), 'kubernetes');
+});
+
 describe('jobs on Kubernetes', () => {
   clusterJobs(
     async () => ({
-      config: {
-        // The pods reach the server there.
-        host: cluster.hostAddress,
-        runner: 'none',
-        clusters: [
-          {
-            name: 'kubernetes',
-            kind: 'kubernetes',
-            // Each of the two nodes has two CPUs, and room for one such job.
-            options: { ...cluster.config, maxCpus: 1.5 },
-          },
-        ],
-      },
+      config: serverConfig(),
       job: { image: 'loam.test/busybox:1' },
       inspect: /^kubectl -n loam-jobs describe pod loam-att-\w+$/,
       async interrupt() {

@@ -1,8 +1,10 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import type { Config } from '../../../src/base/config/config.ts';
 import { clusterJobs } from '../../support/cluster-jobs.contract.ts';
 import { eventually } from '../../support/eventually.ts';
 import { startApp } from '../../support/harness.ts';
 import { has, needs } from '../../support/needs.ts';
+import { shellClients } from '../../support/shell-clients.contract.ts';
 import { openSlurmCluster, type SlurmCluster } from '../../support/slurm/slurm.ts';
 import { lines } from '../../support/submit.ts';
 
@@ -13,13 +15,19 @@ beforeAll(async () => {
 });
 afterAll(() => cluster?.[Symbol.asyncDispose]());
 
+const serverConfig = (): Partial<Config> => ({
+  runner: 'none',
+  clusters: [{ name: 'slurm', kind: 'slurm', options: cluster.config }],
+});
+
+describe('SSH clients in a job on Slurm', () => {
+  shellClients(async () => ({ config: serverConfig(), job: {} }), 'slurm');
+});
+
 describe('jobs on Slurm', () => {
   clusterJobs(
     async () => ({
-      config: {
-        runner: 'none',
-        clusters: [{ name: 'slurm', kind: 'slurm', options: cluster.config }],
-      },
+      config: serverConfig(),
       job: {},
       inspect: /^scontrol show job \d+$/,
       interrupt: async () => void (await cluster.command('scancel', '--state=RUNNING')),
@@ -33,8 +41,7 @@ describe('jobs on Slurm', () => {
 
   test('a job sees its GPUs, and an image that no node can run is refused', async (ctx) => {
     needs(ctx, 'slurm');
-    const clusters = [{ name: 'slurm', kind: 'slurm' as const, options: cluster.config }];
-    await using app = await startApp({ config: { runner: 'none', clusters } });
+    await using app = await startApp({ config: serverConfig() });
     const ada = await app.user('ada');
     await ada.post('/auth/v1/repository/ada', { name: 'code', gitignore_template: 'Node' });
     const size = { cpu: 4, memory_gb: 1, disk_gb: 1 };

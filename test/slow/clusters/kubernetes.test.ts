@@ -30,5 +30,5 @@ function kubernetesRunner(changes: Partial<KubernetesConfig> = {}) {
 describe('kubernetes', () => {
   runnerContract(() => kubernetesRunner(), 'kubernetes');
   filesContract(() => kubernetesRunner(), 'kubernetes');
-  execContract(() => kubernetesRunner({ defaultImage: 'loam.test/terminal:1' }));
+  execContract(() => kubernetesRunner({ defaultImage: 'loam.test/shell:1' }));
 });

@@ -72,7 +72,7 @@ fetch_packages() {
   ( cd "$ROOT/debs" && { apt-get -qq -o APT::Sandbox::User=root download $want || { apt-get -qq update && apt-get -qq -o APT::Sandbox::User=root download $want; }; } ) >>"$LOG/build" 2>&1
   for package in "$ROOT"/debs/*.deb; do dpkg -x "$package" "$ROOT"; done
   rm -rf "$ROOT/debs"
-  local tools=; for package in iptables iproute2 openssl busybox-static curl; do dpkg -s $package >/dev/null 2>&1 || tools="$tools $package"; done
+  local tools=; for package in iptables iproute2 openssl busybox-static curl bsdutils rsync perl openssh-sftp-server; do dpkg -s $package >/dev/null 2>&1 || tools="$tools $package"; done
   [ -z "$tools" ] || apt-get -qq -y -o DPkg::Lock::Timeout=600 install --no-install-recommends $tools >>"$LOG/build" 2>&1
   touch "$ROOT/.complete"
 }
@@ -136,12 +136,16 @@ images() {
 nobody:x:65534:65534:nobody:/:/bin/sh' >"$root/etc/passwd"; echo 'root:x:0:' >"$root/etc/group"
     image pause "$root" /bin/sleep 2147483647; image busybox "$root" /bin/sh; rm -rf "$root"
   fi
-  if [ ! -f "$CACHE/images/terminal.tar" ]; then
-    root=$(mktemp -d "$CACHE/images/.XXXXXX"); mkdir -p "$root"/{bin,dev,etc,home,proc,sys,tmp,usr,var,work}; chmod 755 "$root"; chmod 1777 "$root/tmp"
+  if [ ! -f "$CACHE/images/shell.tar" ]; then
+    root=$(mktemp -d "$CACHE/images/.XXXXXX"); mkdir -p "$root"/{bin,dev,etc,home,proc,sys,tmp,usr/lib,var,work}; chmod 755 "$root"; chmod 1777 "$root/tmp"
     cp /bin/busybox "$root/bin/busybox"; for applet in $(/bin/busybox --list); do [ -e "$root/bin/$applet" ] || ln -s busybox "$root/bin/$applet"; done
-    ln -s ../bin "$root/usr/bin"; rm -f "$root/bin/script"; cp -L /usr/bin/script /bin/bash "$root/bin/"; copy_libraries "$root" /usr/bin/script /bin/bash
+    ln -s ../bin "$root/usr/bin"
+    local programs=(/usr/bin/script /bin/bash /usr/bin/rsync /usr/bin/perl)
+    for program in "${programs[@]}"; do rm -f "$root/bin/${program##*/}"; cp -L "$program" "$root/bin/"; done
+    install -D /usr/lib/openssh/sftp-server "$root/usr/lib/openssh/sftp-server"
+    cp -r --parents /usr/lib/x86_64-linux-gnu/perl-base "$root/"; copy_libraries "$root" "${programs[@]}" /usr/lib/openssh/sftp-server
     echo 'root:x:0:0:root:/:/bin/sh' >"$root/etc/passwd"; echo 'root:x:0:' >"$root/etc/group"
-    image terminal "$root" /bin/sh; rm -rf "$root"
+    image shell "$root" /bin/sh; rm -rf "$root" "$CACHE/images/terminal.tar"
   fi
   # Named by its Node.js, because the cache is shared by checkouts.
   local version; version=$("$NODE_BINARY" --version)

@@ -1,6 +1,6 @@
 /**
  * A real Kubernetes cluster for tests, by `kube.sh`, with the images `loam.test/busybox:1`, `loam.test/node:1` and
- * `loam.test/terminal:1`, which is the first with bash and `script` of util-linux.
+ * `loam.test/shell:1`, which is the first with bash, `script` of util-linux, perl, rsync and `sftp-server`.
  */
 import { execFile } from 'node:child_process';
 import { mkdtemp, rm } from 'node:fs/promises';
