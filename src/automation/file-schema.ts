@@ -247,6 +247,10 @@ const job = z
       .describe(
         'The sandbox stays this long when the last attempt fails, to look into it. Default: 0.',
       ),
+    shell: z
+      .enum(['allowed', 'none'])
+      .optional()
+      .describe('none: nobody can open a shell in the job, not even an admin. Default: allowed.'),
     permissions: z
       .strictObject({ repo: access.optional(), jobs: access.optional() })
       .optional()

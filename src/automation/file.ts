@@ -397,6 +397,7 @@ export function toRequest({ job, defaults, branch, combination }: RequestSource)
     maxCost: job.max_cost,
     idleTimeoutMinutes: job.idle_timeout_minutes,
     holdOnFailureMinutes: job.hold_minutes,
+    shellAccess: job.shell,
     concurrency: job.concurrency && {
       group: expandBranch(job.concurrency.group, branch),
       onConflict: job.concurrency.on_conflict,

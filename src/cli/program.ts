@@ -25,6 +25,7 @@ import { addRunCommand } from './commands/run.ts';
 import { addRunsCommands } from './commands/runs.ts';
 import { addSecretCommands } from './commands/secrets.ts';
 import { addShellCommand } from './commands/shell.ts';
+import { addShellAccessCommand } from './commands/shell-access.ts';
 import { addSignInCommands } from './commands/sign-in.ts';
 import { addSshConfigCommand } from './commands/ssh-config.ts';
 import { addTopCommand } from './commands/top.ts';
@@ -74,6 +75,7 @@ export function createProgram(): Program {
   addListenCommand(program);
   addBudgetCommands(program);
   addRetentionCommands(program);
+  addShellAccessCommand(program);
   addCredentialCommands(program);
   addOrganizationCommands(program);
   addAdministrationCommands(program);

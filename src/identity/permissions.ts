@@ -58,6 +58,7 @@ const ACTIONS = {
   },
   'job.shellOwn': { role: 'write', scope: null, what: 'open shells in jobs' },
   'job.shellAny': { role: 'admin', scope: null, what: "open shells in others' jobs" },
+  'shell.administer': { role: 'admin', scope: null, what: 'switch shells in jobs on or off' },
   'job.deleteAny': { role: 'admin', scope: 'job:write', what: "delete others' jobs" },
   'retention.administer': {
     role: 'admin',

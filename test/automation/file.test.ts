@@ -24,6 +24,7 @@ jobs:
     command: npm ci && npm test
     image: node:24
     output_path: coverage
+    shell: none
   train:
     needs: [test]
     matrix: { seed: [1, 2, 3], lr: ["0.1", "0.01"] }
@@ -35,6 +36,7 @@ jobs:
     max_cost: "5.00"
     idle_timeout_minutes: 15
     hold_minutes: 30
+    shell: allowed
 `;
 
 function valid(text: string) {
@@ -64,7 +66,8 @@ test('a file is read, with defaults and combinations', () => {
   expect(third?.combination).toEqual({ seed: '1', lr: '0.01' });
   expect(third?.needs).toEqual([{ job: 0, when: 'succeeded' }]);
   expect(third?.maxParallel).toBe(2);
-  expect(third?.settings.holdOnFailureMinutes).toBe(30);
+  expect(third?.settings).toMatchObject({ holdOnFailureMinutes: 30, shellAccess: 'allowed' });
+  expect(first?.settings.shellAccess).toBe('none');
   // The name of a branch is data: it is in no command.
   expect(jobs.map(({ settings }) => settings.command).join()).not.toContain('curl');
   expect(third?.settings.concurrency).toEqual({

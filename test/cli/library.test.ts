@@ -58,7 +58,9 @@ test('a job that fails, one that is cancelled, and a request that is refused are
   await expect(held.release()).rejects.toMatchObject({ code: 'conflict', status: 409 });
   const kept = { image: 'busybox', name: 'kept', retries: 1, holdOnFailureMinutes: 5 };
   const info = await (await client.run('exit 0', kept)).result();
-  expect(info).toMatchObject({ holdOnFailureMinutes: 5, hold: null });
+  expect(info).toMatchObject({ holdOnFailureMinutes: 5, hold: null, shellAccess: 'ALLOWED' });
+  const closed = await client.run('true', { image: 'busybox', shellAccess: 'none' });
+  expect((await closed.info()).shellAccess).toBe('NONE');
 
   const refused = client.run('true', { image: 'busybox', gpu: 'A100-80GB:3' });
   await expect(refused).rejects.toMatchObject({ code: 'invalid_request', field: 'gpuCount' });

@@ -212,6 +212,7 @@ try:
 except loam.LoamError as error:
     released = [error.code, error.message]
 client.run("exit 0", name="kept", repo="ada/model", retries=1, hold_on_failure_minutes=5).result()
+client.run("exit 0", name="closed", repo="ada/model", shell_access="none").result()
 listed = [info["name"] for info in client.jobs(status="CANCELLED")]
 failing.delete(delete_artifacts=True)
 try:

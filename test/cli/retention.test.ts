@@ -1,4 +1,4 @@
-/** `loam retention`. */
+/** `loam retention` and `loam shell-access`: settings of a namespace. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { LoamUser } from '../support/loam-command.ts';
@@ -53,4 +53,15 @@ test('retention is shown, set after a look at what goes, and ended; a job can be
   expect((await user.run(['retention', 'set', '--jobs', '0'])).code).toBe(1);
   await user.run(['retention', 'off']);
   expect((await app.pool.query('select from retention_rules')).rowCount).toBe(0);
+});
+
+test('an admin switches shells in the jobs of a namespace off and on', async () => {
+  await using user = await LoamUser.open(ada);
+  expect(await user.loam(['shell-access'])).toBe('allowed\n');
+  const { stderr } = await user.run(['shell-access', 'ada', '--set', 'none']);
+  expect(stderr).toBe('Shells in jobs of ada: none\n');
+  expect(await user.loam(['shell-access', 'ada'])).toBe('none\n');
+  await user.run(['shell-access', '--set', 'allowed']);
+  expect(await user.loam(['shell-access'])).toBe('allowed\n');
+  expect((await user.run(['shell-access', '--set', 'all'])).code).toBe(2);
 });

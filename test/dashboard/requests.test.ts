@@ -81,7 +81,7 @@ async function settingsOf(name: string) {
     job;
   const { env, region, timeout_minutes, retries, output_path, inputs, cost_per_hour, identity } =
     job;
-  const { hold_on_failure_minutes: hold } = job;
+  const { hold_on_failure_minutes: hold, shell_access: shells } = job;
   const { secret_names, variable_names } = job;
   const { job: shown } = await ada.gql(
     'query ($namespace: String!, $name: String!) { job(namespace: $namespace, name: $name) { secretNames } }',
@@ -96,6 +96,7 @@ async function settingsOf(name: string) {
       timeout_minutes,
       retries,
       hold,
+      shells,
       output_path,
       inputs,
       cost_per_hour,
@@ -140,7 +141,15 @@ const DRAFTS: [name: string, changes: Partial<Draft>][] = [
       },
     },
   ],
-  ['image', { source: 'image', image: 'debian:13', command: '-x --name other; true' }],
+  [
+    'image',
+    {
+      source: 'image',
+      image: 'debian:13',
+      command: '-x --name other; true',
+      shellAccess: 'NONE',
+    },
+  ],
   ['bidi', { repo: 'ada/code', command: "echo \u202e\u0007 é 💥 \t it's \\", gpu: 'T4' }],
 ];
 
@@ -159,13 +168,14 @@ test('the curl line creates the job of the form, without what REST lacks', async
   needs(ctx, 'curl');
   for (const [first, changes] of DRAFTS) {
     const name = `${first}-curl`;
-    const without = {
+    const without: Partial<Draft> = {
       secrets: '',
       secretNames: '',
       variableNames: '',
       labels: '',
       inputs: '',
       holdOnFailureMinutes: '0',
+      shellAccess: 'ALLOWED',
     };
     const given = { namespace: 'ada', ...changes, ...without, credentials: {} };
     const input = toCreateInput(newDraft(options, { ...given, name: `${name}-form` }));

@@ -89,6 +89,7 @@ const ACTION_OF: Record<string, AuditAction> = {
   deleteSchedule: 'schedule.delete',
   deleteKeptArtifacts: 'artifacts.delete',
   setRetention: 'retention.set',
+  setShellAccess: 'shell_access.set',
   setBudget: 'budget.set',
   deleteBudget: 'budget.delete',
   createWorkerToken: 'worker_token.create',

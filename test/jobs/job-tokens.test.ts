@@ -210,6 +210,7 @@ test('the rules of a namespace need full rights: neither the token of a job nor 
   const repositoryId = await ada.repository('ada/ruled');
   const attempts: [string, object][] = [
     ['setRetention', { namespace: 'ada', jobDays: 1 }],
+    ['setShellAccess', { namespace: 'ada', access: 'NONE' }],
     ['setBudget', { namespace: 'ada', month: '1' }],
     ['deleteBudget', { namespace: 'ada' }],
     ['setSecret', { namespace: 'ada', name: 'X', value: 'stolen' }],

@@ -8,7 +8,7 @@ import { encodeFrame, encodeJsonFrame } from '../../src/platform/frames.ts';
 import { eventually } from '../support/eventually.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { refusedShell, shellSocket, untilShell } from '../support/shell-socket.ts';
-import { cancel, lines, submit, until } from '../support/submit.ts';
+import { cancel, lines, submit, submitRaw, until } from '../support/submit.ts';
 
 let app: TestApp;
 let ada: Client;
@@ -394,6 +394,65 @@ test('connections to ports are not listed', async () => {
   await port.closed;
   const { rows } = await app.pool.query('select from job_shells');
   expect(rows).toHaveLength(0);
+});
+
+const canOpen = async (client: Client, name: string) =>
+  (await client.gql(`{ job(namespace: "ada", name: "${name}") { canOpenShell shellAccess } }`)).job;
+
+test('a job without shells has none for anybody, and a rerun keeps that', async () => {
+  const settings = { namespace: 'ada', repo: 'ada/code', name: 'closed', shellAccess: 'NONE' };
+  await submit(ada, { ...settings, command: 'sleep 600 & wait' });
+  await until(ada, 'ada', 'closed', 'RUNNING');
+  for (const client of [ada, app.admin]) {
+    const { status, body } = await refusedShell(client, 'ada/closed');
+    expect([status, body.error.code]).toEqual([403, 'permission_denied']);
+    expect(body.error.message).toBe(
+      'This job has no shells: it was created with shellAccess NONE ("shell: none")',
+    );
+    expect(await canOpen(client, 'closed')).toEqual({ canOpenShell: false, shellAccess: 'NONE' });
+  }
+  await cancel(ada, 'ada', 'closed');
+  await ada.gql(
+    'mutation { rerunJob(input: { namespace: "ada", name: "closed" }) { job { id } } }',
+  );
+  expect((await canOpen(ada, 'closed-2')).shellAccess).toBe('NONE');
+  await cancel(ada, 'ada', 'closed-2');
+  const held = { ...settings, name: 'never', command: 'true', holdOnFailureMinutes: 5 };
+  const { errors } = await submitRaw(ada, held);
+  expect(errors).toMatchObject([
+    {
+      message: expect.stringContaining('must be 0'),
+      extensions: { field: 'holdOnFailureMinutes' },
+    },
+  ]);
+});
+
+test('an admin switches shells in the jobs of a namespace off, which ends the open ones', async () => {
+  const set = (client: Client, access: string) =>
+    client.graphql(
+      `mutation { setShellAccess(input: { namespace: "ada", access: ${access} }) {
+        namespace { shellAccess } } }`,
+    );
+  const read = async (client: Client) =>
+    (await client.gql('{ namespace(name: "ada") { shellAccess } }')).namespace.shellAccess;
+  expect((await set(bob, 'NONE')).errors?.[0]?.extensions?.code).toBe('PERMISSION_DENIED');
+  expect([await read(ada), await read(bob)]).toEqual(['ALLOWED', null]);
+  using shell = await shellSocket(ada, job);
+  shell.exec({ command: 'echo up; sleep 600' });
+  await eventually(() => expect(`${shell.stdout}`).toBe('up\n'));
+  const begun = performance.now();
+  expect((await set(ada, 'NONE')).data.setShellAccess.namespace.shellAccess).toBe('NONE');
+  const message = 'Shells in jobs are switched off in the settings of ada';
+  expect((await refusedShell(ada, job)).body.error.message).toBe(message);
+  expect(await shell.closed).toEqual({ code: 4403, reason: message });
+  expect(performance.now() - begun).toBeLessThan(6_000);
+  expect(await canOpen(ada, 'held')).toEqual({ canOpenShell: false, shellAccess: 'ALLOWED' });
+  await set(ada, 'ALLOWED');
+  expect((await canOpen(ada, 'held')).canOpenShell).toBe(true);
+  const { rows } = await app.pool.query(
+    `select details ->> 'access' as access from audit_entries where action = 'shell_access.set' order by id`,
+  );
+  expect(rows).toEqual([{ access: 'none' }, { access: 'allowed' }]);
 });
 
 test('the token of a job opens no shell', async () => {

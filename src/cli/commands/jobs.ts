@@ -239,6 +239,7 @@ function describe(job: JobInfo, url: string): [string, string | null | undefined
       job.idleTimeoutMinutes === null ? null : duration(job.idleTimeoutMinutes * 60),
     ],
     ['hold', describeHold(job)],
+    ['shells', job.shellAccess === 'NONE' ? 'none' : null],
     ['retries', `${job.retryCount} of ${job.retries}`],
     ['cost', `${job.totalCost} (${job.costPerHour} per hour)`],
     ['labels', job.labels.map(({ key, value }) => `${key}=${value}`).join(' ')],

@@ -69,6 +69,7 @@ const FLAGS: Readonly<Record<string, string>> = {
   maxCost: '--max-cost',
   idleTimeoutMinutes: '--idle-timeout',
   holdOnFailureMinutes: '--hold',
+  shellAccess: '--no-shell',
   retries: '--retries',
   outputPath: '--output',
   permissions: '--permission',

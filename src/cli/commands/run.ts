@@ -25,6 +25,7 @@ export function addRunCommand(program: Program): void {
       'keep the sandbox for so long when the last attempt fails, to look into it, such as 30m',
       parseMinutes,
     )
+    .option('--no-shell', 'let nobody open a shell in the job, not even an admin')
     .option('--retries <n>', 'how often a failed job is retried', parseCount)
     .option(
       '--after <job[:how]>',
@@ -62,6 +63,7 @@ Examples:
         commandIn: (folder) => enter(folder) + command,
         more: {
           holdOnFailureMinutes: options.hold,
+          shellAccess: options.shell ? undefined : ('none' as const),
           retries: options.retries,
           needs: options.after,
           array: toArray(options),

@@ -481,6 +481,7 @@ class Client:
         region: str | None = None,
         timeout_minutes: int | None = None,
         hold_on_failure_minutes: int | None = None,
+        shell_access: str | None = None,
         retries: int | None = None,
         output_path: str | None = None,
         inputs: Sequence[InputArtifacts] | None = None,
@@ -500,7 +501,7 @@ class Client:
         `variable_names` are names of secrets and variables of the repository, or else of its namespace. `permissions`, such as
         `{"repo": "write", "jobs": "read"}`, give the job a token of its own. `id_tokens` names the variables of identity tokens,
         each with its audience. When the command of the last attempt fails, its sandbox stays for `hold_on_failure_minutes`, so that one
-        can look into it; `Job.release` ends that.
+        can look into it; `Job.release` ends that. With the `shell_access` `none`, nobody can open a shell in the job.
 
         `needs` are names of jobs or arrays that must have succeeded before this one starts, or a dictionary from names to
         `succeeded`, `failed` or `finished`. `array` creates that many jobs, `<name>-0` and so on, of which `max_parallel` run at once, and
@@ -544,6 +545,7 @@ class Client:
             ],
             "inputs": [dict(one) for one in inputs or []],
             "holdOnFailureMinutes": hold_on_failure_minutes,
+            "shellAccess": None if shell_access is None else _enum(shell_access),
             "needs": _needs(needs),
             "array": {} if array is None else {"size": array, "maxParallel": max_parallel},
             "concurrency": {}
@@ -1488,6 +1490,7 @@ class AsyncClient:
         region: str | None = None,
         timeout_minutes: int | None = None,
         hold_on_failure_minutes: int | None = None,
+        shell_access: str | None = None,
         retries: int | None = None,
         output_path: str | None = None,
         inputs: Sequence[InputArtifacts] | None = None,
@@ -1521,6 +1524,7 @@ class AsyncClient:
             region=region,
             timeout_minutes=timeout_minutes,
             hold_on_failure_minutes=hold_on_failure_minutes,
+            shell_access=shell_access,
             retries=retries,
             output_path=output_path,
             inputs=inputs,

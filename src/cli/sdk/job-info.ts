@@ -44,6 +44,8 @@ export type JobInfo = {
   maxCost: string | null;
   idleTimeoutMinutes: number | null;
   holdOnFailureMinutes: number;
+  /** `NONE`: nobody can open a shell in the job. */
+  shellAccess: 'ALLOWED' | 'NONE';
   /** The sandbox of a failed job that stays until `until`; null if it was not held. */
   hold: {
     isActive: boolean;

@@ -31,6 +31,8 @@ export type JobOptions = {
   idleTimeoutMinutes?: number | undefined;
   /** How long the sandbox stays when the command of the last attempt fails, so that one can look into it. */
   holdOnFailureMinutes?: number | undefined;
+  /** `none`: nobody can open a shell in the job, not even an admin. */
+  shellAccess?: 'allowed' | 'none' | undefined;
   /** How many times a failed job is retried. */
   retries?: number | undefined;
   env?: Record<string, string> | undefined;
@@ -87,6 +89,7 @@ const JOB_OPTIONS: OptionNames<JobOptions> = {
   maxCost: true,
   idleTimeoutMinutes: true,
   holdOnFailureMinutes: true,
+  shellAccess: true,
   retries: true,
   env: true,
   secrets: true,
@@ -102,6 +105,7 @@ const JOB_OPTIONS: OptionNames<JobOptions> = {
   inputs: true,
 };
 
+type ShellAccess = 'ALLOWED' | 'NONE';
 type Need = { job: string; when?: 'SUCCEEDED' | 'FAILED' | 'FINISHED' };
 type Conflict = 'QUEUE' | 'CANCEL_RUNNING' | 'SKIP';
 type Access = 'READ' | 'WRITE';
@@ -126,6 +130,7 @@ type CreateInput = {
   maxCost?: string;
   idleTimeoutMinutes?: number;
   holdOnFailureMinutes?: number;
+  shellAccess?: ShellAccess;
   retries?: number;
   outputPath?: string;
   needs?: Need[];
@@ -176,6 +181,7 @@ export function createInput(
       maxCost: options.maxCost,
       idleTimeoutMinutes: options.idleTimeoutMinutes,
       holdOnFailureMinutes: options.holdOnFailureMinutes,
+      shellAccess: options.shellAccess && enumOf<ShellAccess>(options.shellAccess),
       retries: options.retries,
       outputPath: options.outputPath,
       needs: needs?.map(toNeed),

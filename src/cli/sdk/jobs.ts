@@ -28,7 +28,7 @@ import { MAX_SILENCE_MS, type Transport } from './transport.ts';
 const JOB_FIELDS = graphql(`
   fragment JobFields on Job {
     id namespace name status progress command repo branch commitSha snapshot image gpu gpuCount cpu memoryGb diskGb
-    region timeoutMinutes maxCost idleTimeoutMinutes holdOnFailureMinutes hold { isActive exitCode since until seconds }
+    region timeoutMinutes maxCost idleTimeoutMinutes holdOnFailureMinutes shellAccess hold { isActive exitCode since until seconds }
     retries retryCount outputPath exitCode costPerHour totalCost runtimeSeconds
     createdAt startedAt completedAt createdBy { username } labels { key value } matrixValues { key value } environmentNames secretNames
     storedSecretNames storedVariableNames permissions { repo jobs } idTokens { variable audience }

@@ -81,6 +81,14 @@ export const Region = defineName('Region', {
   description:
     'The region in which a job runs: `US_EAST_1`, `US_WEST_2`, `EU_WEST_1`, `EU_CENTRAL_1`, `AP_NORTHEAST_1`, or another name that the operator of the server has added, such as `"lab"`. `jobOptions` lists the regions.',
 });
+export const ShellAccess = defineEnum(
+  'ShellAccess',
+  {
+    allowed: 'Those who have the right may open shells.',
+    none: 'Nobody can open a shell, connect to a port or copy files, not even an admin.',
+  },
+  'Whether shells can be opened in jobs.',
+);
 export const JobSort = defineEnum(
   'JobSort',
   {

@@ -38,7 +38,7 @@ import * as lists from '../requests/lists.ts';
 import { canOpenShell, shellColumns } from '../shells/access.ts';
 import { AttemptConnection } from './attempts.ts';
 import { foldNeeds, JobArray, JobConcurrency, JobMatrixValue, JobNeed } from './dependencies.ts';
-import { Gpu, JobSort, JobStatus, Region } from './enums.ts';
+import { Gpu, JobSort, JobStatus, Region, ShellAccess } from './enums.ts';
 import { JobFilter, JobLabel } from './filters.ts';
 import { JobInputArtifacts } from './inputs.ts';
 import { IdToken, JobPermissions } from './job-credentials.ts';
@@ -143,6 +143,10 @@ export const Job = builder.prismaNode('Job', {
       select: { heldAt: true, heldUntil: true, heldExitCode: true, status: true },
       resolve: ({ heldAt, heldUntil, heldExitCode, status }) =>
         heldAt && heldUntil && { heldAt, heldUntil, exitCode: heldExitCode ?? 0, status },
+    }),
+    shellAccess: t.expose('shellAccess', {
+      type: ShellAccess,
+      description: 'Whether shells can be opened in the job, as it was created.',
     }),
     canOpenShell: t.boolean({
       description: 'Whether you may open a shell in the job, and it runs.',

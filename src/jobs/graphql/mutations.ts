@@ -8,7 +8,7 @@ import { DEPENDENCY_RULES } from '../requests/needs.ts';
 import { REQUEST_RULES } from '../requests/request.ts';
 import { rerunJob } from '../requests/rerun.ts';
 import { JobArrayInput, JobConcurrencyInput, JobNeedInput } from './dependencies.ts';
-import { Gpu, Region } from './enums.ts';
+import { Gpu, Region, ShellAccess } from './enums.ts';
 import { JobLabelInput } from './filters.ts';
 import { JobArtifactsInput } from './inputs.ts';
 import { IdTokenInput, JobPermissionsInput } from './job-credentials.ts';
@@ -117,6 +117,12 @@ const CreateJobInput = builder.inputType('CreateJobInput', {
       defaultValue: REQUEST_RULES.holdOnFailureMinutes.default,
       description:
         'How many minutes the sandbox stays when the command of the last attempt fails, 0 to 1440, so that one can look into it. The job is `RUNNING` until then, and the time costs. `releaseJob` ends it sooner, and so do the timeout and the maximum cost.',
+    }),
+    shellAccess: t.field({
+      type: ShellAccess,
+      defaultValue: 'allowed',
+      description:
+        'Whether shells can be opened in the job. It cannot be changed later, and a rerun keeps it.',
     }),
     retries: t.int({
       defaultValue: REQUEST_RULES.retries.default,

@@ -1,8 +1,12 @@
 /** GraphQL types of the open shells of jobs. */
 import type { JobShell } from '../../../prisma/generated/client.ts';
 import { AuditCredential } from '../../identity/graphql/audit-log.ts';
+import { Namespace } from '../../identity/graphql/namespaces.ts';
+import { anyTargetIn, can } from '../../identity/permissions.ts';
 import { builder, INPUT } from '../../platform/schema/builder.ts';
+import { setShellAccess } from '../shells/namespace-access.ts';
 import * as shells from '../shells/sessions.ts';
+import { ShellAccess } from './enums.ts';
 import { Job } from './jobs.ts';
 
 const JobShellType = builder.objectRef<JobShell>('JobShell').implement({
@@ -42,6 +46,56 @@ builder.prismaObjectField(Job, 'shells', (t) =>
       'The open shells, oldest first, without connections to ports. Null for those who may not open one in the job.',
     select: { namespaceId: true, repositoryId: true, createdById: true, attemptId: true },
     resolve: (job, _args, { services, viewer }) => shells.listShells(services, viewer, job),
+  }),
+);
+
+builder.prismaObjectField(Namespace, 'shellAccess', (t) =>
+  t.field({
+    type: ShellAccess,
+    nullable: true,
+    description: 'Whether shells can be opened in the jobs of the namespace. Members may see it.',
+    select: { id: true, shellAccess: true },
+    resolve: ({ id, shellAccess }, _args, { viewer }) =>
+      can(viewer, 'job.read', anyTargetIn(viewer, id)) ? shellAccess : null,
+  }),
+);
+
+const SetShellAccessInput = builder.inputType('SetShellAccessInput', {
+  description: 'Whether shells can be opened in the jobs of a namespace.',
+  fields: (t) => ({
+    namespace: t.string({ required: true, description: 'The name of the namespace.' }),
+    access: t.field({
+      type: ShellAccess,
+      required: true,
+      description: '`ALLOWED` is the default of a namespace.',
+    }),
+  }),
+});
+
+const SetShellAccessPayload = builder
+  .objectRef<{ namespaceId: string }>('SetShellAccessPayload')
+  .implement({
+    description: 'The namespace that was changed.',
+    fields: (t) => ({
+      namespace: t.prismaField({
+        type: Namespace,
+        description: 'The namespace.',
+        resolve: (query, { namespaceId }, _args, { services }) =>
+          services.db.namespace.findUniqueOrThrow({ ...query, where: { id: namespaceId } }),
+      }),
+    }),
+  });
+
+builder.mutationField('setShellAccess', (t) =>
+  t.field({
+    type: SetShellAccessPayload,
+    nullable: true,
+    description:
+      'Switches shells in all jobs of a namespace off or on. Only for admins, with a credential of full rights. Open shells end within six seconds.',
+    args: { input: t.arg({ type: SetShellAccessInput, ...INPUT }) },
+    resolve: async (_root, { input }, { services, viewer }) => ({
+      namespaceId: await setShellAccess(services, viewer, input),
+    }),
   }),
 );
 

@@ -2,6 +2,7 @@
 
 import { posix } from 'node:path';
 import type pg from 'pg';
+import type { ShellAccess } from '../../../prisma/generated/enums.ts';
 import { AppError, invalid } from '../../base/errors.ts';
 import {
   type Catalogue,
@@ -75,6 +76,7 @@ export type CreateInput = {
   maxCost?: string | null;
   idleTimeoutMinutes?: number | null;
   holdOnFailureMinutes?: number | null;
+  shellAccess?: ShellAccess | null;
   retries?: number | null;
   outputPath?: string | null;
   inputs?: readonly InputRequest[] | null;
@@ -162,7 +164,7 @@ export function checkRequest(input: CreateInput, offer: Catalogue) {
     timeoutMinutes: checkRange('timeoutMinutes', input.timeoutMinutes),
     maxCost: input.maxCost == null ? null : checkMoney('maxCost', input.maxCost),
     idleTimeoutMinutes: checkIdleTimeout(input.idleTimeoutMinutes ?? null, hardware.gpu),
-    holdOnFailureMinutes: checkRange('holdOnFailureMinutes', input.holdOnFailureMinutes),
+    ...checkShells(input),
     retries: checkRange('retries', input.retries),
     env,
     secrets,
@@ -198,6 +200,17 @@ function checkRange(
   const value = requested ?? byDefault;
   if (value < min || value > max) throw invalid(field, `must be from ${min} to ${max}`);
   return value;
+}
+
+function checkShells({ holdOnFailureMinutes, shellAccess }: CreateInput) {
+  const minutes = checkRange('holdOnFailureMinutes', holdOnFailureMinutes);
+  const access = shellAccess ?? 'allowed';
+  if (access === 'none' && minutes > 0)
+    throw invalid(
+      'holdOnFailureMinutes',
+      'must be 0 in a job without shells (shellAccess), which nobody can look into',
+    );
+  return { holdOnFailureMinutes: minutes, shellAccess: access };
 }
 
 function checkIdleTimeout(minutes: number | null, gpu: string): number | null {

@@ -80,6 +80,7 @@ const settingsColumns = {
   maxCost: true,
   idleTimeoutMinutes: true,
   holdOnFailureMinutes: true,
+  shellAccess: true,
   retries: true,
   outputPath: true,
   inputs: true,

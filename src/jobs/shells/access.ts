@@ -43,6 +43,7 @@ export const shellColumns = {
   secrets: true,
   secretNames: true,
   identity: true,
+  shellAccess: true,
 } as const satisfies Prisma.JobSelect;
 type ShellJob = Prisma.JobGetPayload<{ select: typeof shellColumns }>;
 
@@ -91,6 +92,7 @@ async function demandShell(services: Deps, viewer: Viewer, job: ShellJob): Promi
   demandShellsOn(services.config);
   demand(viewer, job.createdById === userId ? 'job.shellOwn' : 'job.shellAny', job);
   const { namespaceId, repositoryId } = job;
+  await demandShellAccess(services, job);
   // The secrets that were given with the first job are of its creator.
   if (job.secrets && !(await hasCreatedAll(services, userId, job)))
     demandEverything(viewer, job, 'its secrets were given to a job that it repeats');
@@ -114,6 +116,21 @@ async function demandShell(services: Deps, viewer: Viewer, job: ShellJob): Promi
   await demandPart(viewer, job, () =>
     demandCredentials(services, viewer, { permissions, idTokens }, { namespaceId, source }),
   );
+}
+
+/** @throws AppError 403 if the job or its namespace has none, for admins too */
+async function demandShellAccess(
+  { db }: Deps,
+  { shellAccess, namespaceId }: ShellJob,
+): Promise<void> {
+  if (shellAccess === 'none')
+    throw forbidden('This job has no shells: it was created with shellAccess NONE ("shell: none")');
+  const namespace = await db.namespace.findUnique({
+    where: { id: namespaceId },
+    select: { name: true, shellAccess: true },
+  });
+  if (namespace?.shellAccess === 'none')
+    throw forbidden(`Shells in jobs are switched off in the settings of ${namespace.name}`);
 }
 
 /** @throws AppError 403 if the operator has switched shells off */

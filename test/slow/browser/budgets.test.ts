@@ -1,4 +1,4 @@
-/** The budget on the page Usage, and retention in the settings of a namespace. */
+/** The budget on the page Usage, and retention and shells in the settings of a namespace. */
 import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Browser, Page } from 'playwright-core';
@@ -68,6 +68,27 @@ test('an admin sets a budget, sees the cost against it, and deletes it', async (
   await page.getByRole('button', { name: 'Delete budget' }).click();
   await page.getByRole('dialog').getByRole('button', { name: 'Delete budget' }).click();
   await page.getByText('No budget. Jobs are not limited by what they cost.').waitFor();
+});
+
+test('an admin switches shells in jobs off', async () => {
+  await using visitor = await visit(browser, app, { as: ada });
+  const { page } = visitor;
+  await page.goto('/ada/-/settings');
+  const section = page.getByRole('region', { name: 'Shells in jobs' });
+  await section.getByLabel('Shells in jobs', { exact: true }).selectOption('None');
+  await section.getByRole('button', { name: 'Change: Shells in jobs' }).click();
+  await page.getByText('The setting was saved.').waitFor();
+  await expectUsable(page);
+  await section.scrollIntoViewIfNeeded();
+  await takePicture(page, 'shell-access-wide');
+  await page.setViewportSize({ width: 390, height: 900 });
+  await section.scrollIntoViewIfNeeded();
+  await takePicture(page, 'shell-access-narrow');
+  await page.reload();
+  await section.getByText('None').first().waitFor({ state: 'attached' });
+  const { namespace } = await ada.gql('{ namespace(name: "ada") { shellAccess } }');
+  expect(namespace.shellAccess).toBe('NONE');
+  visitor.expectQuiet();
 });
 
 test('an admin sets retention after a look at what goes, and keeps a job', async () => {

@@ -421,6 +421,7 @@ export const MUTATIONS: Record<string, Rule[]> = {
       args: async (world) => ({ input: { ...(await job(world)), kept: true } }),
     },
   ],
+  setShellAccess: [{ from: 'admin', args: () => ({ input: { namespace, access: 'NONE' } }) }],
   setRetention: [{ from: 'admin', args: () => ({ input: { namespace, jobDays: 3650 } }) }],
   setBudget: [
     { from: 'admin', args: () => ({ input: { namespace, month: '1000000' } }) },

@@ -106,6 +106,7 @@ export function JobSettings({ job }: { job: JobData }) {
             {job.hold && !job.hold.isActive && `, held for ${formatDuration(job.hold.seconds)}`}
           </Setting>
         )}
+        {job.shellAccess === 'NONE' && <Setting name="Shells">None</Setting>}
         <Setting name="Retries">
           {job.retries === 0 ? 'None' : `${job.retryCount} of ${job.retries}`}
         </Setting>

@@ -27,6 +27,7 @@ export const JobFacts = graphql(`
     idleTimeoutMinutes
     holdOnFailureMinutes
     hold { isActive exitCode since until seconds }
+    shellAccess
     canOpenShell
     shells { id username credential { kind name } address command beganAt }
     retries

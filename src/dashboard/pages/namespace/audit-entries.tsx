@@ -78,6 +78,7 @@ const PHRASES: Record<Action, string> = {
   SECRET_SET: 'set secret',
   SESSION_CREATE: 'signed in with',
   SESSION_DELETE: 'ended',
+  SHELL_ACCESS_SET: 'switched shells in jobs on or off for',
   SIGN_IN_LINK_CREATE: 'created sign-in',
   SSH_KEY_ADD: 'added SSH key',
   SSH_KEY_DELETE: 'deleted SSH key',

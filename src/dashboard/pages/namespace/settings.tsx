@@ -13,6 +13,7 @@ import { NamespaceStoredValues } from '../secrets/stored-values.tsx';
 import { NamespaceFrame } from './frame.tsx';
 import { MachinesSection } from './machines.tsx';
 import { RetentionSection } from './retention.tsx';
+import { ShellAccessSection } from './shell-access.tsx';
 
 const SettingsQuery = graphql(`
   query NamespaceSettings($namespace: String!, $after: String) {
@@ -22,6 +23,7 @@ const SettingsQuery = graphql(`
       plan
       createdAt
       viewerRole
+      shellAccess
       keptArtifacts(first: 50, after: $after) {
         totalCount
         pageInfo { hasNextPage endCursor }
@@ -42,7 +44,7 @@ const DeleteOrganization = graphql(`
 `);
 
 /**
- * The plan of a namespace, its secrets and variables, its retention and machines, artifacts kept after their jobs were deleted,
+ * The plan of a namespace, its secrets and variables, its retention, shells and machines, artifacts kept after their jobs were deleted,
  * and the deletion of an organization.
  */
 export default function NamespaceSettings() {
@@ -60,7 +62,7 @@ function Settings({ namespace }: { namespace: string }) {
   const [deleting, setDeleting] = useState<{ jobId: string; jobName: string } | null>(null);
   return (
     <Load asked={asked} of={(data) => data.namespace} what="namespace">
-      {({ kind, plan, createdAt, viewerRole, keptArtifacts: kept }) => (
+      {({ kind, plan, createdAt, viewerRole, shellAccess, keptArtifacts: kept }) => (
         <div className="space-y-8">
           <section aria-labelledby="plan">
             <h2 id="plan" className="mb-2">
@@ -80,6 +82,13 @@ function Settings({ namespace }: { namespace: string }) {
           )}
           {viewerRole !== null && (
             <RetentionSection namespace={namespace} mayChange={viewerRole === 'ADMIN'} />
+          )}
+          {shellAccess && (
+            <ShellAccessSection
+              namespace={namespace}
+              access={shellAccess}
+              mayChange={viewerRole === 'ADMIN'}
+            />
           )}
           {viewerRole !== null && (
             <MachinesSection namespace={namespace} mayChange={viewerRole === 'ADMIN'} />

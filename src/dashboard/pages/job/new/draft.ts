@@ -22,6 +22,7 @@ export type Draft = {
   timeoutMinutes: string;
   retries: string;
   holdOnFailureMinutes: string;
+  shellAccess: NonNullable<Input['shellAccess']>;
   outputPath: string;
   /** Lines of `job:path:to`. */
   inputs: string;
@@ -58,6 +59,7 @@ export function newDraft(options: JobOptions, given: Partial<Draft>): Draft {
     timeoutMinutes: text(options.timeoutMinutes.default),
     retries: text(options.retries.default),
     holdOnFailureMinutes: text(options.holdOnFailureMinutes.default),
+    shellAccess: 'ALLOWED',
     outputPath: '',
     inputs: '',
     env: '',
@@ -95,6 +97,7 @@ export function draftFromJob({ job, namespace }: RerunData): Partial<Draft> {
     timeoutMinutes: String(job.timeoutMinutes),
     retries: String(job.retries),
     holdOnFailureMinutes: String(job.holdOnFailureMinutes),
+    shellAccess: job.shellAccess,
     outputPath: job.outputPath ?? '',
     inputs: job.inputs
       .map(({ jobName, path, to }) => [jobName, path, to].join(':').replace(/:+$/, ''))
@@ -219,6 +222,7 @@ export function toCreateInput(draft: Draft): Input {
     timeoutMinutes: Number(draft.timeoutMinutes),
     retries: Number(draft.retries),
     ...(holdOnFailureMinutes > 0 && { holdOnFailureMinutes }),
+    ...(draft.shellAccess === 'NONE' && { shellAccess: draft.shellAccess }),
     ...(draft.outputPath && { outputPath: draft.outputPath }),
     ...(draft.inputs.trim() && {
       inputs: parseInputs(draft.inputs).map(({ job, path, to }) => ({ job, path, to })),

@@ -163,6 +163,21 @@ export function AdvancedFields({ draft, options, problems, set }: FieldsProps) {
         'Hold after a failure, in minutes',
         'How long the sandbox stays when the last attempt fails, so that you can look into it. This time costs.',
       )}
+      <Field
+        label="Shells"
+        problem={problems.shellAccess}
+        hint="Whether the creator of the job and admins can open a shell in it."
+      >
+        <Select
+          value={draft.shellAccess}
+          onChange={({ target }) =>
+            set({ shellAccess: target.value === 'NONE' ? 'NONE' : 'ALLOWED' })
+          }
+        >
+          <option value="ALLOWED">Allowed</option>
+          <option value="NONE">None</option>
+        </Select>
+      </Field>
       <Field label="Labels" problem={problems.labels} hint="One per line: key=value">
         <TextArea
           rows={2}

@@ -54,10 +54,11 @@ export function RequestPreview({ draft, options }: { draft: Draft; options: JobO
                     input.secretNames ||
                     input.variableNames ||
                     input.labels ||
-                    input.holdOnFailureMinutes) && (
+                    input.holdOnFailureMinutes ||
+                    input.shellAccess) && (
                     <p>
-                      Secrets, stored variables, labels and the hold can only be set with loam or
-                      GraphQL.
+                      Secrets, stored variables, labels, the hold and shells can only be set with
+                      loam or GraphQL.
                     </p>
                   )}
                   <TokenHint />

@@ -63,6 +63,7 @@ export const RerunQuery = graphql(`
       timeoutMinutes
       retries
       holdOnFailureMinutes
+      shellAccess
       outputPath
       inputs { jobName path to }
       environmentNames

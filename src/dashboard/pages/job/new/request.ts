@@ -25,6 +25,7 @@ export function formatLoamRun(input: Input, options: JobOptions): string {
   ] as const;
   for (const [option, value, unit, byDefault] of settings)
     if (value != null && value !== byDefault) add(option, `${value}${unit}`);
+  if (input.shellAccess === 'NONE') parts.push('--no-shell');
   if (input.region && input.region !== options.defaultRegion)
     add('region', restName(input.region).toLowerCase());
   if (input.outputPath) add('output', input.outputPath);
@@ -70,6 +71,7 @@ export function formatJobCurl(
     permissions,
     idTokens,
     holdOnFailureMinutes,
+    shellAccess,
     ...input
   }: Input,
   origin: string,
@@ -92,7 +94,7 @@ export function formatJobCurl(
 }
 
 export function formatJobGraphql(
-  { secrets, permissions, ...input }: Input,
+  { secrets, permissions, shellAccess, ...input }: Input,
   options: JobOptions,
 ): string {
   const enums = new Set<unknown>([
@@ -112,6 +114,7 @@ export function formatJobGraphql(
   const hidden = secrets?.map(({ name }) => ({ name, value: '…' }));
   const fields = Object.entries({ ...input, ...(hidden && { secrets: hidden }) })
     .map(([name, value]) => `    ${name}: ${literal(value)}`)
+    .concat(shellAccess ? `    shellAccess: ${shellAccess}` : [])
     .concat(permissions ? `    permissions: ${formatPermissions(permissions)}` : [])
     .join('\n');
   return `mutation {\n  createJob(input: {\n${fields}\n  }) {\n    job { id name status }\n  }\n}`;
