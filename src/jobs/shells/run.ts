@@ -162,8 +162,13 @@ class OpenShells implements Shells {
     }
     const key = `${attemptId} ${port} ${by.userId} ${by.credential?.id} ${by.from?.address}`;
     if (recorded.has(key)) return;
-    await recordAudit(this.#deps.db, by, { ...about, action: 'job.port', details: { port } });
+    // Before it is recorded, because a browser opens several connections at once.
     recorded.set(key, now);
+    const change = { ...about, action: 'job.port' as const, details: { port } };
+    await recordAudit(this.#deps.db, by, change).catch((error) => {
+      recorded.delete(key);
+      throw error;
+    });
   }
 }
 
