@@ -21,6 +21,7 @@ const MAX_REPEATED = 1_000;
 export type Deps = { db: Db; pool: pg.Pool; config: Pick<Config, 'jobShell'> };
 
 export type ShellTarget = {
+  jobId: string;
   attemptId: string;
   /** The process that supervises the attempt. */
   workerId: string;
@@ -53,7 +54,22 @@ export async function authorizeShell(
   viewer: Viewer,
   key: JobKey,
 ): Promise<ShellTarget> {
-  const job = await getJob(services, viewer, key, shellColumns);
+  return authorize(services, viewer, await getJob(services, viewer, key, shellColumns));
+}
+
+/** As `authorizeShell`, for a viewer who could see the job before. @throws AppError 401, 403, 409, 410 if it was deleted */
+export async function authorizeShellById(
+  services: Deps,
+  viewer: Viewer,
+  id: string,
+): Promise<ShellTarget> {
+  const job = await services.db.job.findUnique({ where: { id }, select: shellColumns });
+  if (!job) throw new AppError('not_found', 'The job was deleted', { status: 410 });
+  demand(viewer, 'job.read', job);
+  return authorize(services, viewer, job);
+}
+
+async function authorize(services: Deps, viewer: Viewer, job: ShellJob): Promise<ShellTarget> {
   await demandShell(services, viewer, job);
   if (job.status !== 'running' || job.attemptId === null)
     throw new AppError('conflict', `The job is ${job.status}; a shell needs a running job`);
@@ -61,6 +77,7 @@ export async function authorizeShell(
   const attempt = await services.db.jobAttempt.findUnique({ where, select: { workerId: true } });
   if (!attempt) throw new AppError('conflict', 'The job has just ended');
   return {
+    jobId: job.id,
     attemptId: job.attemptId,
     workerId: attempt.workerId,
     rule: {

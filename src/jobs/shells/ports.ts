@@ -3,7 +3,9 @@ import { quoteForShell } from '../../runners/process/namespace.ts';
 import type { ExecSpec } from '../../runners/runner.ts';
 
 /** The first byte that the command prints once it is connected. Without it the port was not reached. */
-const CONNECTED = '+';
+export const CONNECTED = '+';
+/** Exit code of the command if the job has no program that can connect. */
+export const NO_INTERPRETER_EXIT = 127;
 
 /** Copies standard input to the port and back. When the program of the job closes the connection, all ends. */
 const PERL = `
@@ -55,6 +57,6 @@ if has perl && perl -MIO::Socket::IP -e 1 2>/dev/null; then exec perl -e ${quote
 elif has python3; then exec python3 -c ${quoteForShell(PYTHON)} ${port}
 fi
 echo "ports need perl or python3 in the job" >&2
-exit 127`;
+exit ${NO_INTERPRETER_EXIT}`;
   return { command, env: {}, terminal: null };
 }
