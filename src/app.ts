@@ -61,6 +61,7 @@ import type { QueuePositions } from './jobs/queue/queue-position.ts';
 import { createQueuePositions } from './jobs/queue/queue-position.ts';
 import type { SecretBox } from './jobs/record/secret-box.ts';
 import { createSecretBox } from './jobs/record/secret-box.ts';
+import { AppHosts, isForApp } from './jobs/shells/apps/http/app-hosts.ts';
 import { isShellPath } from './jobs/shells/http.ts';
 import { openShells, type ShellHead, type Shells } from './jobs/shells/run.ts';
 import { removeShellsOfPreviousProcess } from './jobs/shells/sessions.ts';
@@ -248,6 +249,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
       : null;
   const shells = runner && openShells({ ...services, runner });
   const webSockets = new WebSockets();
+  const appHosts = new AppHosts({ ...services, shells });
   const agents = serveAgents(services, runner);
   const connector = createConnector({
     guard: services.webhooks.guard,
@@ -270,8 +272,8 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     },
     () => initializeCursor(services).then(() => null),
     () => removeShellsOfPreviousProcess(services).then(() => null),
-    () => startAnswering({ ...services, shells, webSockets }, limits, port, agents),
-    () => startShells({ ...services, shells, webSockets }, { ssh, port, agents }),
+    () => startAnswering({ ...services, shells, webSockets, appHosts }, limits, port, agents),
+    () => startShells({ ...services, shells, webSockets, appHosts }, { ssh, port, agents }),
     () => takeOverFromDeadServers(services, process.session, unfinished),
     () => startTriggerLoop(services),
     () => startClock(services),
@@ -311,7 +313,11 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
 }
 
 /** `shells`: of the jobs of this process; null: it runs none. */
-type ShellServices = Services & { shells: Shells | null; webSockets: WebSockets };
+type ShellServices = Services & {
+  shells: Shells | null;
+  webSockets: WebSockets;
+  appHosts: AppHosts;
+};
 
 /** Answers requests, and makes the other servers send requests here. */
 async function startAnswering(
@@ -324,7 +330,7 @@ async function startAnswering(
   const handler = createHttpApp(services, limits, agents.handler);
   port.setHandler(handler);
   port.onUpgrade(
-    (req) => isHandshake(req) && isShellPath(req.url),
+    (req) => isHandshake(req) && (isShellPath(req.url) || isForApp(services.config, req)),
     (req, socket) => services.webSockets.serve(handler, req, socket),
   );
   await cluster.members.join(internalUrl(services, port));
@@ -346,15 +352,20 @@ async function startShells(
     agents,
   }: { ssh: Ssh | null; port: Awaited<ReturnType<typeof takePort>>; agents: AgentRoutes },
 ): Promise<AsyncDisposable> {
-  const { shells, webSockets } = services;
+  const { shells, webSockets, appHosts, config } = services;
   const served = await serveSsh(services, ssh);
-  acceptTunnels(services, port, {
+  const ownHosts: UpgradeHandlers = {
+    onUpgrade: (isOurs, serve) =>
+      port.onUpgrade((req) => !isForApp(config, req) && isOurs(req), serve),
+  };
+  acceptTunnels(services, ownHosts, {
     repo: served.serveForwarded,
     ...(shells && { att: serveAttempts(shells, agents) }),
   });
-  agents.acceptConnections(port);
+  agents.acceptConnections(ownHosts);
   return {
     async [Symbol.asyncDispose]() {
+      appHosts[Symbol.dispose]();
       webSockets[Symbol.dispose]();
       await shells?.[Symbol.asyncDispose]();
       await served[Symbol.asyncDispose]();
@@ -595,10 +606,12 @@ async function openConfiguredRunner(
   return cleanup.use(await openRunner({ config, hidden, agents: { url: agentUrl, worker }, log }));
 }
 
+type UpgradeHandlers = Pick<Awaited<ReturnType<typeof takePort>>, 'onUpgrade'>;
+
 type AgentRoutes = Disposable & {
   handler: RequestHandler;
   /** Accepts the connections of agents for commands beside that of a job. */
-  acceptConnections(port: Awaited<ReturnType<typeof takePort>>): void;
+  acceptConnections(port: UpgradeHandlers): void;
   /** Serves such a connection that another server relays. */
   serveTunnel(opened: ExecConnection, socket: Duplex): void;
 };

@@ -20,6 +20,7 @@ import { removeDeletedPages } from './jobs/logs/removal.ts';
 import { removeDeadWorkers } from './jobs/queue/heartbeats.ts';
 import { removeJobsOfDeleted } from './jobs/retention/removal.ts';
 import { createRetentionSweep } from './jobs/retention/retention-sweep.ts';
+import { removeOldAppSessions } from './jobs/shells/apps/sessions.ts';
 import type { Db } from './platform/database/client.ts';
 import { removeOldEvents } from './platform/events/outbox.ts';
 import { startLoop } from './platform/loop.ts';
@@ -50,6 +51,7 @@ export function maintenanceTasks(services: Deps): Record<string, MaintenanceTask
     'remove old entries of the audit log': () => removeOldEntries(services, config.auditDays),
     'remove old answers of idempotent requests': () => deleteExpiredResponses(services),
     'remove expired sessions': () => removeOldSessions(services),
+    'remove expired sessions of apps': () => removeOldAppSessions(services),
     'rotate the keys of identity tokens': () => tokenIssuer.rotate(),
     'remove old device requests': () => removeOldDeviceRequests(services),
     'remove dead workers': () => removeDeadWorkers(services),

@@ -31,6 +31,7 @@ const PREFIXES = {
   wtk: null,
   mch: null,
   shl: null,
+  app: null,
 } as const;
 
 type Prefix = keyof typeof PREFIXES;

@@ -200,7 +200,7 @@ function receiveResponse(upstream: ClientRequest): Promise<IncomingMessage> {
   return promise;
 }
 
-function dropHopByHopHeaders(headers: IncomingHttpHeaders): IncomingHttpHeaders {
+export function dropHopByHopHeaders(headers: IncomingHttpHeaders): IncomingHttpHeaders {
   const named = (headers.connection ?? '').toLowerCase().split(',');
   const dropped = new Set([...HOP_BY_HOP_HEADERS, ...named.map((name) => name.trim())]);
   return Object.fromEntries(Object.entries(headers).filter(([name]) => !dropped.has(name)));

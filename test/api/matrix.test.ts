@@ -8,6 +8,10 @@ const cleanup = new AsyncDisposableStack();
 afterAll(() => cleanup.disposeAsync());
 
 walkMatrix(async () => {
-  const config = { webhooks: { allow: ['127.0.0.1'] } };
+  const config = {
+    webhooks: { allow: ['127.0.0.1'] },
+    jobShell: 'on' as const,
+    appsDomain: { name: 'apps.example.com' },
+  };
   return cleanup.use(await startApp({ config, overrides: { runner: fakeRunner() } }));
 });

@@ -157,12 +157,32 @@ test.each([
   ['LOAM_WEBHOOK_ALLOW', '10.0.0.0/8,'],
   ['LOAM_INTERNAL_URL', 'https://example.com/loam'],
   ['LOAM_JOB_NETWORK', 'lan'],
+  ['LOAM_APPS_DOMAIN', 'https://apps.example.com'],
+  ['LOAM_APPS_DOMAIN', '*.example.com'],
+  ['LOAM_APPS_DOMAIN', 'apps.example.com.'],
+  ['LOAM_APPS_DOMAIN', 'apps.example.com:0'],
+  ['LOAM_APPS_DOMAIN', 'apps.example.com:65536'],
+  ['LOAM_APPS_DOMAIN', '127.0.0.1'],
   ['LOAM_JOB_UIDS', '0-100'],
   ['LOAM_JOB_UIDS', '70000'],
   ['LOAM_JOB_UIDS', '70000-4294967295'],
 ])('%s=%s is refused with a message that names the variable', (name, value) => {
   expect(() => readConfig({ [name]: value })).toThrow(ConfigError);
   expect(() => readConfig({ [name]: value })).toThrow(new RegExp(`^${name}: `));
+});
+
+test('programs of jobs get no host of this service', () => {
+  const read = (LOAM_APPS_DOMAIN: string, more: Record<string, string>) => () =>
+    readConfig({ LOAM_APPS_DOMAIN, ...more }).appsDomain;
+  const base = { LOAM_BASE_URL: 'https://Loam.example.com' };
+  const refusal = 'LOAM_APPS_DOMAIN: must be neither the host of LOAM_BASE_URL nor a parent of it';
+  for (const domain of ['loam.example.com', 'LOAM.example.com:8443', 'example.com', 'com'])
+    expect(read(domain, base)).toThrow(refusal);
+  expect(read('a.example', { LOAM_INTERNAL_URL: 'http://one.a.example' })).toThrow(
+    'LOAM_INTERNAL_URL',
+  );
+  expect(read('Apps.Loam.example.com', base)()).toEqual({ name: 'apps.loam.example.com' });
+  expect(read('m.example.com:8443', base)()).toEqual({ name: 'm.example.com', port: 8443 });
 });
 
 test('variables that contradict each other are refused', () => {

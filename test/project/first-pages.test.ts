@@ -98,6 +98,6 @@ test('the first TLS', async () => {
   });
   // `test/slow/servers/proxy.test.ts` runs the other copy.
   expect(await blocksOf('first-tls.md', 'caddyfile')).toEqual(
-    await blocksOf('proxy.md', 'caddyfile'),
+    (await blocksOf('proxy.md', 'caddyfile')).slice(0, 1),
   );
 });

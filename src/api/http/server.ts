@@ -13,6 +13,7 @@ import { identify } from '../../identity/http/viewer.ts';
 import type { Deps as JobsDeps } from '../../jobs/http.ts';
 import { artifactsRouter, logsRouter, streamLogs } from '../../jobs/http.ts';
 import { createJoinRouter } from '../../jobs/machines/http.ts';
+import type { AppHosts } from '../../jobs/shells/apps/http/app-hosts.ts';
 import type { Deps as ShellsDeps } from '../../jobs/shells/http.ts';
 import { shellsRouter } from '../../jobs/shells/http.ts';
 import type { ContextServices } from '../../platform/schema/context.ts';
@@ -55,7 +56,11 @@ type Deps = ContextServices &
 const endpoints = createEndpoints(schema, routes);
 
 /** @param agents the routes for agents of clusters, and for machines that have joined */
-export function createHttpApp(services: Deps, limits: RateLimits, agents: RequestHandler): Express {
+export function createHttpApp(
+  services: Deps & { appHosts: AppHosts },
+  limits: RateLimits,
+  agents: RequestHandler,
+): Express {
   const app = express();
   app.disable('x-powered-by');
   // Files and REST responses have ETags of their own; hashing all other responses would cost time without use.
@@ -66,6 +71,8 @@ export function createHttpApp(services: Deps, limits: RateLimits, agents: Reques
   app.use(requestId);
   app.use(measureRequests(services.metrics));
   if (services.config.tracing) app.use(traceRequests);
+  // Before all routes of Loam, and before the log of requests, where each failure of a program of a job would be an error.
+  app.use(services.appHosts.handler(limits.countRequest));
   // Before the log of requests, where each refusal with 503, which agents repeat every few seconds, would be an error.
   app.use(agents);
   app.use(requestLog(services.log));

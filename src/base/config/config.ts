@@ -55,6 +55,8 @@ type SshConfig = { host: string; port: number };
 /** Address on which Prometheus scrapes /metrics. */
 type MetricsConfig = { host: string; port: number };
 
+export type AppsDomain = { name: string; port?: number };
+
 /** `serve` answers requests, `work` runs jobs, `all` does both. */
 export type Role = 'all' | 'serve' | 'work';
 
@@ -116,6 +118,8 @@ export type Config = {
   jobNetwork?: 'internet' | 'none' | 'host';
   /** Whether shells can be opened in running jobs. */
   jobShell: 'on' | 'off';
+  /** Ports of jobs are opened on hosts below this one, at `port`, or at that of the base URL; unset: they are not. */
+  appsDomain?: AppsDomain;
   /** IPv4 networks that jobs may reach although they are not public. */
   jobAllow: string[];
   /** User ids for jobs, first and last included; used when the server runs as root. */
@@ -272,6 +276,11 @@ export const VARIABLES = {
     'whether those who may can open shells in running jobs over SSH; not finished, see docs/ssh.md',
     kinds.oneOf('on', 'off'),
   ],
+  LOAM_APPS_DOMAIN: [
+    '',
+    'host name, with an optional port, below which ports of running jobs are opened in browsers, such as apps.example.com; unset: they are not',
+    kinds.hostDomain,
+  ],
   LOAM_JOB_ALLOW: [
     '',
     'non-public networks that jobs may reach all the same, such as the address of this service: IPv4 addresses and CIDRs separated by commas',
@@ -401,6 +410,7 @@ export function readConfig(env: Env = process.env): Config {
     jobSlots: values.LOAM_JOB_SLOTS,
     jobNetwork: values.LOAM_JOB_NETWORK,
     jobShell: values.LOAM_JOB_SHELL,
+    appsDomain: values.LOAM_APPS_DOMAIN,
     jobAllow: values.LOAM_JOB_ALLOW ?? [],
     jobUids: values.LOAM_JOB_UIDS,
     eventDays: values.LOAM_EVENT_DAYS,
@@ -501,6 +511,20 @@ function refuseContradictions(env: Env, values: Values<typeof VARIABLES>): void 
       'LOAM_ROLE',
       'needs LOAM_STORAGE, because all servers must share the storage of artifacts',
     );
+  const { LOAM_APPS_DOMAIN: apps } = values;
+  for (const name of [
+    'LOAM_BASE_URL',
+    'LOAM_ARTIFACT_URL',
+    'LOAM_AGENT_URL',
+    'LOAM_INTERNAL_URL',
+  ] as const) {
+    const url = values[name];
+    if (apps && url && isAtOrBelow(new URL(url).hostname, apps.name))
+      fail(
+        'LOAM_APPS_DOMAIN',
+        `must be neither the host of ${name} nor a parent of it, because all hosts below it belong to programs of jobs`,
+      );
+  }
   const count = LOAM_JOB_UIDS.last - LOAM_JOB_UIDS.first + 1;
   if (process.getuid?.() === 0 && count < 2 * LOAM_JOB_SLOTS)
     fail(
@@ -512,6 +536,10 @@ function refuseContradictions(env: Env, values: Values<typeof VARIABLES>): void 
     Boolean(env.AWS_ACCESS_KEY_ID) !== Boolean(env.AWS_SECRET_ACCESS_KEY)
   )
     fail('LOAM_STORAGE', 'needs both AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or neither');
+}
+
+function isAtOrBelow(host: string, domain: string): boolean {
+  return host === domain || host.endsWith(`.${domain}`);
 }
 
 /** The message shows the value unless the value may contain a password. */

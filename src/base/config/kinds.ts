@@ -129,6 +129,19 @@ export const httpOrigin = httpUrl.refine(
   'must not have a path, because Loam needs a host name of its own',
 );
 
+/** A host name, below which hosts are named, and an optional port. */
+export const hostDomain = z.string().transform((text, ctx) => {
+  const [, name = '', port] = /^([a-z\d.-]{1,200})(?::(\d{1,5}))?$/.exec(text.toLowerCase()) ?? [];
+  const isName = name
+    .split('.')
+    .every((label) => /^[a-z\d](?:[a-z\d-]{0,61}[a-z\d])?$/.test(label));
+  if (!isName || Number(port ?? 443) < 1 || Number(port ?? 443) > 65_535)
+    return refuse(ctx, 'must be a host name with an optional port, such as apps.example.com');
+  if (/(?:^|\.)\d+$/.test(name))
+    return refuse(ctx, 'must be a host name, because an address has no names below it');
+  return { name, ...(port !== undefined && { port: Number(port) }) };
+});
+
 /** `redis://user:password@host:port/database`; only the host is required. */
 export const redis = url('redis:', 'rediss:').transform((text, ctx) => {
   const { protocol, hostname, port, pathname, search, hash, username, password } = new URL(text);

@@ -17,7 +17,8 @@ import { isHandshake } from '../../platform/web/websockets.ts';
  */
 const PATHS =
   /^\/(?:graphql|artifacts|login|logout|-\/shells)(?:\/|$)|^\/[^/]+\/[^/]+\/-\/badge\.svg$/;
-const SECRET = /^[0-9A-Za-z]{40}$/;
+/** What `randomSecret` returns. */
+export const SECRET = /^[0-9A-Za-z]{40}$/;
 
 /** The prefix `__Host-` protects the cookie against other hosts and paths; browsers allow it only over https. */
 function cookieName(urls: Pick<Urls, 'base'>): string {
@@ -53,7 +54,7 @@ export function readSessionCookie(req: Request, urls: Pick<Urls, 'base'>): strin
   return secret !== null && SECRET.test(secret) ? secret : null;
 }
 
-function readCookie({ headers: { cookie = '' } }: Request, name: string): string | null {
+export function readCookie({ headers: { cookie = '' } }: Request, name: string): string | null {
   for (const pair of cookie.split(';')) {
     const at = pair.indexOf('=');
     if (at > 0 && pair.slice(0, at).trim() === name) return pair.slice(at + 1).trim();

@@ -154,6 +154,10 @@ export const Job = builder.prismaNode('Job', {
       select: shellColumns,
       resolve: (job, _args, { services, viewer }) => canOpenShell(services, viewer, job),
     }),
+    hasPortUrls: t.boolean({
+      description: 'Whether this server opens ports of jobs in browsers (`openJobPort`).',
+      resolve: (_job, _args, { services: { config } }) => config.appsDomain !== undefined,
+    }),
     sshUrl: t.string({
       nullable: true,
       description:

@@ -7,6 +7,7 @@ import * as jobs from '../requests/jobs.ts';
 import { DEPENDENCY_RULES } from '../requests/needs.ts';
 import { REQUEST_RULES } from '../requests/request.ts';
 import { rerunJob } from '../requests/rerun.ts';
+import { type AppTicket, openJobPort } from '../shells/apps/sessions.ts';
 import { JobArrayInput, JobConcurrencyInput, JobNeedInput } from './dependencies.ts';
 import { Gpu, Region, ShellAccess } from './enums.ts';
 import { JobLabelInput } from './filters.ts';
@@ -197,6 +198,15 @@ const ReleaseJobInput = builder.inputType('ReleaseJobInput', {
   }),
 });
 
+const OpenJobPortInput = builder.inputType('OpenJobPortInput', {
+  description: 'The port of a running job to open.',
+  fields: (t) => ({
+    namespace: t.string(NAMESPACE),
+    name: t.string(NAME),
+    port: t.int({ required: true, description: 'The port on which a program of the job listens.' }),
+  }),
+});
+
 const DeleteJobInput = builder.inputType('DeleteJobInput', {
   description: 'The job to delete.',
   fields: (t) => ({
@@ -306,6 +316,17 @@ const ReleaseJobPayload = builder.objectRef<{ job: object }>('ReleaseJobPayload'
   }),
 });
 
+const OpenJobPortPayload = builder.objectRef<AppTicket>('OpenJobPortPayload').implement({
+  description: 'The address of the port.',
+  fields: (t) => ({
+    url: t.exposeString('url', { description: 'The URL to open in a browser. It works once.' }),
+    expiresAt: t.expose('expiresAt', {
+      type: 'DateTime',
+      description: 'When the URL expires: after 60 seconds.',
+    }),
+  }),
+});
+
 builder.mutationFields((t) => ({
   createJob: t.field({
     type: CreateJobPayload,
@@ -349,6 +370,14 @@ builder.mutationFields((t) => ({
       const select = selectForChild<Prisma.JobSelect>(context, info, 'job');
       return { job: await jobs.releaseJob(context.services, context.viewer, input, select) };
     },
+  }),
+  openJobPort: t.field({
+    type: OpenJobPortPayload,
+    nullable: true,
+    description:
+      'Opens an HTTP program of a running job in the browser, on a host of its own below `LOAM_APPS_DOMAIN`. Who may open a shell in the job may. The browser is signed in there for 12 hours, as long as the credential of this request is valid.',
+    args: { input: t.arg({ type: OpenJobPortInput, ...INPUT }) },
+    resolve: (_root, { input }, { services, viewer }) => openJobPort(services, viewer, input),
   }),
   deleteJob: t.field({
     type: deletionPayload('DeleteJob'),

@@ -8,8 +8,10 @@ import { type Account, demandAccount } from '../../identity/permissions.ts';
 import { readFirstFrame } from '../../platform/frames.ts';
 import { shouldLog, toClientError } from '../../platform/web/error-response.ts';
 import { refuseOtherMethods } from '../../platform/web/methods.ts';
+import { wantsPage } from '../../platform/web/page.ts';
 import type { AcceptedWebSocket, WebSockets } from '../../platform/web/websockets.ts';
 import { refuseSession } from '../../runners/exec-stream.ts';
+import { findJob } from '../requests/jobs.ts';
 import { type Deps as AccessDeps, authorizeShell, type ShellTarget } from './access.ts';
 import { type Deps as OpenDeps, openShell } from './open.ts';
 import { parseSessionRequest, type SessionRequest } from './session-request.ts';
@@ -52,6 +54,16 @@ export function shellsRouter(services: Deps, countRequest: RequestHandler): Rout
     using _ = count(viewer);
     await serveShell(services, viewer, target, services.webSockets.accept(req, res), req.id);
   };
+  // The hosts of programs (`apps/http/`) know the id of the job, and must not tell everyone its name.
+  router.get('/-/jobs/:id', async (req, res, next) => {
+    if (!wantsPage(req)) return next();
+    if (req.viewer.kind === 'anonymous')
+      return void res.redirect(303, `/login?${new URLSearchParams({ to: req.path })}`);
+    const select = { name: true, namespace: { select: { name: true } } } as const;
+    const job = await findJob(services, req.viewer, req.params.id, select);
+    if (!job) return next();
+    res.redirect(303, `/${job.namespace.name}/-/jobs/${job.name}`);
+  });
   router
     .route(`${PATH}:namespace/:name`)
     .get(countRequest, serve as unknown as RequestHandler)

@@ -44,6 +44,8 @@ type HtmlPage = {
   body: string;
   /** The browser reloads the page after this time. */
   reloadSeconds?: number;
+  /** Whether the host of the page has the icon. Default: true. */
+  hasIcon?: boolean;
 };
 
 /** Escapes text for HTML, including attributes. */
@@ -66,10 +68,14 @@ type SendOptions = {
 
 export function sendPage(
   res: Response,
-  { title, body, reloadSeconds }: HtmlPage,
+  { title, body, reloadSeconds, hasIcon = true }: HtmlPage,
   { isPrivate = true, status = 200 }: SendOptions = {},
 ): void {
   const reload = reloadSeconds ? `<meta http-equiv="refresh" content="${reloadSeconds}">\n  ` : '';
+  const icon = hasIcon
+    ? '<link rel="icon" href="/favicon.svg" type="image/svg+xml">'
+    : '<link rel="icon" href="data:,">';
+  const image = hasIcon ? '<img src="/favicon.svg" alt="">' : '';
   res.set({
     'Cache-Control': isPrivate ? 'no-store' : 'no-cache',
     'Content-Security-Policy': CONTENT_SECURITY_POLICY,
@@ -85,12 +91,12 @@ export function sendPage(
   <meta charset="utf-8">
   <meta name="viewport" content="width=device-width, initial-scale=1">
   ${reload}<title>${escapeHtml(title)}</title>
-  <link rel="icon" href="/favicon.svg" type="image/svg+xml">
+  ${icon}
   <style>${STYLE}</style>
 </head>
 <body>
 <main>
-  <h1><img src="/favicon.svg" alt="">${escapeHtml(title)}</h1>
+  <h1>${image}${escapeHtml(title)}</h1>
 ${body}</main>
 </body>
 </html>

@@ -37,6 +37,13 @@ export function hasSwitchedProtocols({ statusCode }: { statusCode: number }): bo
   return statusCode === 101;
 }
 
+/** For the log and the metrics, the request ends with the handshake. Its socket is then the caller's. */
+export function endWithHandshake(req: IncomingMessage, res: ServerResponse): void {
+  res.detachSocket(req.socket);
+  res.statusCode = 101;
+  res.emit('close');
+}
+
 export class WebSockets implements Disposable {
   readonly #server = new WebSocketServer({
     noServer: true,
@@ -75,10 +82,7 @@ export class WebSockets implements Disposable {
       opened = socket;
     });
     if (!opened) throw invalid(null, this.#faults.get(req)?.message ?? 'The client has gone');
-    // For the log and the metrics, the request ends with the handshake.
-    res.detachSocket(req.socket);
-    res.statusCode = 101;
-    res.emit('close');
+    endWithHandshake(req, res);
     return this.#open(opened, req.socket);
   }
 

@@ -5,9 +5,10 @@ import { once } from 'node:events';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import type { IncomingMessage } from 'node:http';
 import { request } from 'node:https';
-import type { AddressInfo } from 'node:net';
+import type { AddressInfo, LookupFunction } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
 import { expect, test } from 'vitest';
 import { PLAN_LIMITS } from '../../../src/base/config/plans.ts';
 import { EXEC_PROTOCOL } from '../../../src/runners/agent/protocol.ts';
@@ -24,12 +25,18 @@ const PAGE = readFileSync(join(import.meta.dirname, '../../../docs/proxy.md'), '
 type Place = Certificate & { dir: string; port: number; target: number };
 type Started = { command: string; args: string[] };
 
-/** The code block of the page in this language, with the names and ports of this test. */
+/** The code blocks of the page in this language, for Loam and for programs of jobs, with the names and ports of this test. */
 function block(language: string, { port, target, pem, key, both }: Place): string {
-  const [, text = ''] = new RegExp(`\`\`\`${language}\\n(.*?)\`\`\``, 's').exec(PAGE) ?? [];
-  const changed = text
+  const found = PAGE.matchAll(new RegExp(`\`\`\`${language}\\n(.*?)\`\`\``, 'gs'));
+  const texts = [...found].map(([, text = '']) => text);
+  // The second block for HAProxy is for several servers.
+  const changed = (language === 'haproxy' ? texts.slice(0, 1) : texts)
+    .join('\n')
+    .replaceAll('loam-apps.example', 'apps.localhost')
+    .replace('/etc/ssl/loam-apps.pem', pem)
+    .replace('/etc/ssl/loam-apps.key', key)
     .replaceAll('127.0.0.1:3000', `127.0.0.1:${target}`)
-    .replace('listen 443', `listen 127.0.0.1:${port}`)
+    .replaceAll('listen 443', `listen 127.0.0.1:${port}`)
     .replace('bind :443', `bind 127.0.0.1:${port}`)
     .replaceAll('loam.example.com', 'localhost')
     .replace('/etc/ssl/loam.pem', pem)
@@ -54,10 +61,9 @@ const PROXIES: Record<'nginx' | 'caddy' | 'haproxy', (place: Place) => Started> 
   },
   caddy(place) {
     const { dir, port, pem, key } = place;
-    const site = block('caddyfile', place).replace(
-      /^localhost \{/m,
-      `localhost:${port} {\n  bind 127.0.0.1\n  tls ${pem} ${key}`,
-    );
+    const site = block('caddyfile', place)
+      .replace(/^localhost \{/m, `localhost:${port} {\n  bind 127.0.0.1\n  tls ${pem} ${key}`)
+      .replace(/^\*\.apps\.localhost \{/m, `*.apps.localhost:${port} {\n  bind 127.0.0.1`);
     writeFileSync(join(dir, 'Caddyfile'), `{\n  admin off\n  auto_https off\n}\n${site}`);
     return {
       command: 'caddy',
@@ -80,7 +86,13 @@ test.for(Object.keys(PROXIES) as (keyof typeof PROXIES)[])('Loam behind %s', asy
   const limits = { ...PLAN_LIMITS, free: { ...PLAN_LIMITS.free, perMinute: 3 } };
   const app = cleanup.use(
     await startApp({
-      config: { baseUrl: base, trustedProxies: ['127.0.0.1'], rateLimits: limits, jobShell: 'on' },
+      config: {
+        baseUrl: base,
+        trustedProxies: ['127.0.0.1'],
+        rateLimits: limits,
+        jobShell: 'on',
+        appsDomain: { name: 'apps.localhost' },
+      },
     }),
   );
   const { port: target } = app.app.server.address() as AddressInfo;
@@ -95,9 +107,7 @@ test.for(Object.keys(PROXIES) as (keyof typeof PROXIES)[])('Loam behind %s', asy
   const authorization = app.admin.authorization as string;
   const get = async (path: string, headers: Record<string, string> = {}) => {
     const res = await ask(base + path, ca, headers);
-    let text = '';
-    for await (const chunk of res) text += chunk;
-    return { status: res.statusCode, headers: res.headers, text };
+    return { status: res.statusCode, headers: res.headers, text: await text(res) };
   };
 
   await eventually(async () =>
@@ -135,6 +145,7 @@ test.for(Object.keys(PROXIES) as (keyof typeof PROXIES)[])('Loam behind %s', asy
     await shell.closed;
     // The runner of this test has none.
     expect(shell.stderr).toBe('loam: Jobs of this server have no shell.\n');
+    await expectAppHost(direct, ca);
     const cancelled = await direct.post('/auth/v1/seed/admin/jobs/slow/cancel');
     expect(cancelled.status).toBe(200);
   }
@@ -154,10 +165,41 @@ test.for(Object.keys(PROXIES) as (keyof typeof PROXIES)[])('Loam behind %s', asy
   expect((await other.get('/auth/v1/whoami', forwarded)).status).toBe(401);
 });
 
+/** A browser signs in on the host of a port. */
+async function expectAppHost(client: Client, ca: Buffer): Promise<void> {
+  const { openJobPort } = await client.gql(
+    'mutation { openJobPort(input: {namespace: "admin", name: "slow", port: 8888}) { url } }',
+  );
+  const opened = await ask(openJobPort.url, ca, {});
+  opened.resume();
+  const [cookie = ''] = opened.headers['set-cookie'] ?? [];
+  expect([opened.statusCode, cookie]).toEqual([
+    303,
+    expect.stringMatching(/^__Host-loam-app=\w{40}; Path=\/; HttpOnly; Secure; SameSite=Lax$/),
+  ]);
+  const page = await ask(new URL('/', openJobPort.url).href, ca, {
+    cookie: cookie.split(';')[0] ?? '',
+  });
+  expect([page.statusCode, await text(page)]).toEqual([
+    503,
+    expect.stringContaining('Jobs of this server have no shell.'),
+  ]);
+}
+
+/** Names below `localhost`, which not every system resolves, are of this machine. */
+const lookup: LookupFunction = (_host, { all }, done) => {
+  const found = { address: '127.0.0.1', family: 4 };
+  if (all) done(null, [found]);
+  else done(null, found.address, found.family);
+};
+
 function ask(url: string, ca: Buffer, headers: Record<string, string>): Promise<IncomingMessage> {
+  // The certificate has no name below `localhost`.
+  const isApp = new URL(url).hostname.endsWith('.apps.localhost');
+  const tls = { ca, lookup, ...(isApp && { checkServerIdentity: () => undefined }) };
   return new Promise((resolve, reject) => {
     // From an address other than the proxy's.
-    request(url, { ca, headers, agent: false, localAddress: '127.0.0.9' }, resolve)
+    request(url, { ...tls, headers, agent: false, localAddress: '127.0.0.9' }, resolve)
       .on('error', reject)
       .end();
   });

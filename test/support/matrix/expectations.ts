@@ -367,6 +367,17 @@ export const MUTATIONS: Record<string, Rule[]> = {
       isHiddenFromStrangers: true,
     },
   ],
+  // Refused with a conflict when the job has ended.
+  openJobPort: [
+    { from: 'admin', args: async (world) => ({ input: { ...(await job(world)), port: 8888 } }) },
+    // The caller's own.
+    {
+      from: 'write',
+      args: async (world, actor) => ({
+        input: { ...(await job(world, owner(actor))), port: 8888 },
+      }),
+    },
+  ],
   rerunJob: [{ from: 'write', args: async (world) => ({ input: await job(world) }) }],
   deleteJob: [
     { from: 'admin', args: async (world) => ({ input: await job(world) }) },
