@@ -388,6 +388,31 @@ test('shells of a server that does not answer are not listed, and the next one r
   expect(rows).toEqual([{ worker_id: 'srv_gone' }]);
 });
 
+test('the end of a shell is recorded after an outage of the database', async () => {
+  using shell = await shellSocket(ada, job);
+  shell.exec({ command: 'echo up; cat' });
+  await eventually(() => expect(`${shell.stdout}`).toBe('up\n'));
+  await eventually(async () => expect(await shellsOf(ada)).toHaveLength(1));
+  const locking = await app.pool.connect();
+  try {
+    await locking.query('begin; lock table audit_entries in access exclusive mode');
+    shell.end();
+    await shell.closed;
+    await eventually(async () => {
+      const { rows } = await locking.query(
+        `select pg_terminate_backend(pid) from pg_locks
+         where relation = 'audit_entries'::regclass and not granted`,
+      );
+      expect(rows).toHaveLength(1);
+    });
+  } finally {
+    await locking.query('rollback');
+    locking.release();
+  }
+  await eventually(async () => expect(await shellsOf(ada)).toHaveLength(0));
+  expect((await entries())[0].action).toBe('JOB_SHELL_END');
+});
+
 test('connections to ports are not listed', async () => {
   using port = await shellSocket(ada, job);
   port.send(encodeJsonFrame('exec', { port: 1 }));

@@ -8,6 +8,8 @@ import type { Cluster } from '../../cluster/cluster.ts';
 import { type Actor, recordAudit } from '../../identity/audit.ts';
 import type { Rechecks } from '../../identity/rechecks.ts';
 import type { Db } from '../../platform/database/client.ts';
+import { isDatabaseUnavailable } from '../../platform/database/outage.ts';
+import type { Bus } from '../../platform/events/bus.ts';
 import { type ExecTraffic, refuseSession, serveExec } from '../../runners/exec-stream.ts';
 import {
   type ExecSpec,
@@ -16,6 +18,7 @@ import {
   type Runner,
   RunnerUnavailable,
 } from '../../runners/runner.ts';
+import { retry } from '../attempts/retry.ts';
 import { demandShellsOn } from './access.ts';
 import { type AboutJob, recordBegin, recordEnd, watchEnd } from './sessions.ts';
 
@@ -29,6 +32,7 @@ export type ShellHead = {
 
 type Deps = {
   db: Db;
+  bus: Bus;
   log: Logger;
   runner: Runner;
   cluster: Cluster;
@@ -60,7 +64,7 @@ class OpenShells implements Shells {
   readonly #running = new Map<Duplex, { attemptId: string; ended: Promise<void> }>();
   /** Key of a user's connections to a port → when they were recorded, oldest first. */
   readonly #recordedPorts = new Map<string, number>();
-  #isClosed = false;
+  readonly #closed = new AbortController();
 
   constructor(deps: Deps) {
     this.#deps = deps;
@@ -68,7 +72,7 @@ class OpenShells implements Shells {
 
   async run(head: ShellHead, spec: ExecSpec, connection: Duplex): Promise<void> {
     const { attemptId } = head;
-    if (this.#isClosed) return void connection.destroy();
+    if (this.#closed.signal.aborted) return void connection.destroy();
     const sameJob = this.#running.values().filter((one) => one.attemptId === attemptId);
     const isFull = sameJob.toArray().length >= MAX_SHELLS;
     const ended = this.#serve(head, spec, connection, isFull).finally(() =>
@@ -79,7 +83,7 @@ class OpenShells implements Shells {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    this.#isClosed = true;
+    this.#closed.abort();
     for (const connection of this.#running.keys()) connection.destroy();
     const ended = Promise.all(this.#running.values().map((one) => one.ended));
     await Promise.race([ended, delay(STOP_MS, undefined, { ref: false })]);
@@ -149,7 +153,20 @@ class OpenShells implements Shells {
       traffic = await serve(end.refused);
     } finally {
       const seconds = Math.round((performance.now() - begun) / 1_000);
-      await recordEnd(db, by, about, { id, details: { command: shown, seconds, ...traffic } });
+      const details = { command: shown, seconds, ...traffic };
+      await this.#retryInOutage(() => recordEnd(db, by, about, { id, details }));
+    }
+  }
+
+  /** A shell whose end is not recorded would be listed as long as its job runs. */
+  async #retryInOutage(record: () => Promise<void>): Promise<void> {
+    const { bus, log } = this.#deps;
+    try {
+      await record();
+    } catch (error) {
+      if (!isDatabaseUnavailable(error)) throw error;
+      const { signal } = this.#closed;
+      await retry('Recording the end of a shell', record, { bus, log, signal });
     }
   }
 

@@ -62,8 +62,8 @@ export function OpenShells({ job, onChange }: { job: JobData; onChange: () => vo
           }}
         >
           <p>
-            What runs in it is ended, too. {ending.username} is told who has ended it. The job goes
-            on.
+            Its command ends, and {ending.username} is told who has ended it. The job goes on, with
+            what the shell has left in the background.
           </p>
         </Confirm>
       )}
