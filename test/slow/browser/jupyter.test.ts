@@ -21,7 +21,9 @@ beforeEach((ctx) => needs(ctx, ...NEEDED));
 beforeAll(async () => {
   if (!NEEDED.every(has)) return;
   browser = await openBrowser();
-  app = await startApp({ config: { runner: 'process', jobShell: 'on' } });
+  app = await startApp({
+    config: { runner: 'process', jobShell: 'on', appsDomain: { name: 'apps.localhost' } },
+  });
   ada = await app.user('ada');
   await ada.repository('ada/code');
   port = await freePort();
@@ -37,7 +39,7 @@ beforeAll(async () => {
     repo: 'ada/code',
     name: 'notebook',
     command: `echo '${JSON.stringify(notebook)}' > first.ipynb
-exec jupyter-notebook --no-browser --ip 127.0.0.1 --port ${port} --NotebookApp.token=${TOKEN} 2>&1`,
+exec jupyter-notebook --no-browser --ip 127.0.0.1 --port ${port} --NotebookApp.token=${TOKEN} --NotebookApp.allow_remote_access=True 2>&1`,
     cpu: 2,
     memoryGb: 2,
   });
@@ -69,4 +71,22 @@ test('a notebook runs a cell through a forwarded port', async () => {
   await page.goto(`http://127.0.0.1:${here}/notebooks/first.ipynb?token=${TOKEN}`);
   await opened;
   await runCell(page);
+});
+
+test('a notebook runs a cell on a host of its own', async () => {
+  await using visitor = await visit(browser, app, { as: ada });
+  const { page, context } = visitor;
+  await page.goto('/ada/-/jobs/notebook');
+  await page.getByLabel('Port', { exact: true }).fill(String(port));
+  const [tab] = await Promise.all([
+    context.waitForEvent('page'),
+    page.getByRole('button', { name: 'Open a port' }).click(),
+  ]);
+  await tab.getByText('Password or token').first().waitFor();
+  const { origin } = new URL(tab.url());
+  expect(origin).toMatch(/^http:\/\/\d+--\w{26}\.apps\.localhost:\d+$/);
+  const opened = tab.waitForEvent('websocket');
+  await tab.goto(`${origin}/notebooks/first.ipynb?token=${TOKEN}`);
+  expect((await opened).url()).toMatch(`${origin.replace('http', 'ws')}/`);
+  await runCell(tab);
 });

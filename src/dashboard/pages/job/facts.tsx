@@ -45,7 +45,11 @@ export function JobSettings({ job }: { job: JobData }) {
           <span className="text-sm text-dim">Command</span>
           <CopyButton text={job.command} label="Copy the command" />
         </div>
-        <pre className="max-h-60 overflow-auto rounded bg-sunken p-2 text-[13px] break-words whitespace-pre-wrap">
+        <pre
+          // biome-ignore lint/a11y/noNoninteractiveTabindex: scrolled by keyboard
+          tabIndex={0}
+          className="max-h-60 overflow-auto rounded bg-sunken p-2 text-[13px] break-words whitespace-pre-wrap"
+        >
           {job.command}
         </pre>
       </div>

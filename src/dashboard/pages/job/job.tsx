@@ -17,6 +17,7 @@ import { Artifacts } from './artifacts.tsx';
 import { AttemptTimeline } from './attempts.tsx';
 import { type JobData, JobSettings, RuntimeAndCost } from './facts.tsx';
 import { LogView } from './log/log-view.tsx';
+import { OpenPort } from './open-port.tsx';
 import { OpenShells } from './open-shells.tsx';
 import { JobFacts, JobLive, JobQuery } from './queries.ts';
 import { Shell } from './shell.tsx';
@@ -112,6 +113,7 @@ function Job({
         <div className="min-w-0 space-y-6">
           <LogView job={{ namespace, name }} status={status} startedAt={startedAt} />
           <Shell job={job} />
+          <OpenPort job={job} />
           <OpenShells job={job} onChange={onChange} />
           <Artifacts job={job} />
           <Usage job={job} />

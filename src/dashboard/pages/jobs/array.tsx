@@ -310,7 +310,11 @@ function ArraySettings({ namespace, job }: { namespace: string; job: FirstJob })
       <h2 id="settings" className="mb-3 text-base">
         Settings
       </h2>
-      <pre className="mb-4 max-h-60 overflow-auto rounded bg-sunken p-2 text-[13px] break-words whitespace-pre-wrap">
+      <pre
+        // biome-ignore lint/a11y/noNoninteractiveTabindex: scrolled by keyboard
+        tabIndex={0}
+        className="mb-4 max-h-60 overflow-auto rounded bg-sunken p-2 text-[13px] break-words whitespace-pre-wrap"
+      >
         {job.command}
       </pre>
       <dl className="grid grid-cols-[auto_1fr] gap-x-4 gap-y-2 text-sm">
