@@ -114,6 +114,34 @@ test('a terminal follows the size of the own one, which is restored', async () =
   expect(last).toBe(first);
 });
 
+test('loam job shows the open shells, and one that is ended says by whom', async () => {
+  const ending = user.run(['shell', 'held', '--', 'sleep 601']);
+  let id = '';
+  await eventually(async () => {
+    const { shells } = JSON.parse(await user.loam(['job', 'held', '--json']));
+    expect(shells).toMatchObject([{ username: 'ada', command: 'sleep 601', terminal: false }]);
+    [{ id }] = shells;
+  });
+  const row = new RegExp(`^${id}\\tada\\t\\S+\\t127\\.0\\.0\\.1\\tsleep 601$`, 'm');
+  expect(await user.loam(['job', 'held'])).toMatch(row);
+  await ada.gql('mutation ($id: ID!) { endJobShell(input: { id: $id }) { id } }', { id });
+  const stderr = 'loam: The shell was ended by ada\n';
+  expect(await ending).toEqual({ code: 255, stdout: '', stderr });
+});
+
+test('nobody opens a shell in a job of loam run --no-shell', async () => {
+  const command = ['--name', 'closed', '--repo', 'ada/code', '--no-shell', '-d', '--', 'sleep 600'];
+  await user.loam(['run', ...command]);
+  await until(ada, 'ada', 'closed', 'RUNNING');
+  const refused = await user.run(['shell', 'closed']);
+  expect([refused.code, refused.stderr]).toEqual([
+    5,
+    expect.stringContaining('This job has no shells'),
+  ]);
+  expect(await user.loam(['job', 'closed'])).toMatch(/^shells\tnone$/m);
+  await user.loam(['cancel', 'closed']);
+});
+
 test('refusals say what is wrong', async () => {
   const refused = async (...args: string[]) => {
     const { code, stderr } = await user.run(args);
