@@ -1,6 +1,7 @@
 import { text } from 'node:stream/consumers';
-import { describe, expect, test } from 'vitest';
+import { beforeEach, describe, expect, test } from 'vitest';
 import { execContract } from '../support/exec.contract.ts';
+import { needs } from '../support/needs.ts';
 import { processRunner } from '../support/process-runner.ts';
 import { attemptSpec } from '../support/runner.contract.ts';
 
@@ -9,6 +10,11 @@ describe('process', () => {
 });
 describe('process, in a sandbox of util-linux', () => {
   execContract(() => processRunner('unshare'));
+});
+
+describe('process, with a network of its own', () => {
+  beforeEach((ctx) => needs(ctx, 'bubblewrap', 'slirp4netns', 'perl'));
+  execContract(() => processRunner('auto', 'internet'));
 });
 
 test('a command that comes early waits for the environment of the job', async () => {

@@ -183,18 +183,36 @@ function enterNamespaces({ pid, init }: Found): string[] {
   if (init === undefined) return [];
   const isOther = (name: string, a: number | 'self', b: number) =>
     readNamespace(a, name) !== readNamespace(b, name);
+  const isRoot = process.getuid?.() === 0;
+  const outer = isRoot ? undefined : findNetworkOwner(init);
   const options = Object.entries(NAMESPACES).flatMap(([name, option]) =>
-    isOther(name, 'self', init) ? [option] : [],
+    isOther(name, 'self', init) && !(name === 'net' && outer) ? [option] : [],
   );
   const enter = ['nsenter', '--target', String(init), ...options, '--preserve-credentials', '--'];
   // Root must not enter user namespaces that a job has made.
-  if (process.getuid?.() === 0) return enter;
+  if (isRoot) return enter;
+  const network = ['--target', String(outer), '--user', '--net', '--preserve-credentials', '--'];
+  const first = outer ? ['nsenter', ...network] : [];
   const inner = ['--target', String(readPids(pid).at(-1)), '--user', '--preserve-credentials'];
   const enterBoth = [...enter, 'nsenter', ...inner, '--'];
-  if (isOther('user', init, pid)) return enterBoth;
+  if (isOther('user', init, pid)) return [...first, ...enterBoth];
   return isOther('user', 'self', init)
-    ? ['perl', '-e', ENTER_OWNER, String(init), ...enterBoth]
-    : enter;
+    ? [...first, 'perl', '-e', ENTER_OWNER, String(init), ...enterBoth]
+    : [...first, ...enter];
+}
+
+/**
+ * The process around the sandbox, if it made the network. Its user namespace owns the network then, and must be entered before those
+ * of the sandbox.
+ */
+function findNetworkOwner(init: number): number | undefined {
+  const outer = readProcessStat(init)?.parent;
+  const network = outer && readNamespace(outer, 'net');
+  return network &&
+    network === readNamespace(init, 'net') &&
+    network !== readNamespace('self', 'net')
+    ? outer
+    : undefined;
 }
 
 /**
