@@ -10,7 +10,6 @@ afterAll(() => cleanup.disposeAsync());
 walkMatrix(async () => {
   const config = {
     webhooks: { allow: ['127.0.0.1'] },
-    jobShell: 'on' as const,
     appsDomain: { name: 'apps.example.com' },
   };
   return cleanup.use(await startApp({ config, overrides: { runner: fakeRunner() } }));

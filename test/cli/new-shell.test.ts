@@ -17,7 +17,7 @@ let ada: Client;
 let user: LoamUser;
 
 beforeAll(async () => {
-  app = await startApp({ config: { runner: 'process', jobShell: 'on' } });
+  app = await startApp({ config: { runner: 'process' } });
   ada = await app.user('ada');
   user = await LoamUser.open(ada);
   await ada.repository('ada/code');

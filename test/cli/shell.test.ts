@@ -22,7 +22,7 @@ let user: LoamUser;
 
 beforeAll(async () => {
   app = await startApp({
-    config: { runner: 'process', jobShell: 'on', ssh: { host: '127.0.0.1', port: 0 } },
+    config: { runner: 'process', ssh: { host: '127.0.0.1', port: 0 } },
   });
   ada = await app.user('ada');
   user = await LoamUser.open(ada);

@@ -27,7 +27,7 @@ beforeEach((ctx) => needs(ctx, 'python3'));
 beforeAll(async () => {
   if (!has('python3')) return;
   app = await startApp({
-    config: { runner: 'process', jobShell: 'on', appsDomain: { name: 'apps.localhost' } },
+    config: { runner: 'process', appsDomain: { name: 'apps.localhost' } },
     overrides: { log: pino({ level: 'error' }, { write: (line) => void errors.push(line) }) },
   });
   [ada, bob] = await Promise.all([app.user('ada'), app.user('bob')]);

@@ -19,7 +19,7 @@ const job = 'ada/held';
 
 beforeAll(async () => {
   app = await startApp({
-    config: { runner: 'process', jobShell: 'on' },
+    config: { runner: 'process' },
     overrides: { log: pino({ level: 'error' }, { write: (line) => void errors.push(line) }) },
   });
   [ada, bob] = await Promise.all([app.user('ada'), app.user('bob')]);

@@ -27,7 +27,7 @@ beforeEach((ctx) => needs(ctx, 'ssh'));
 beforeAll(async () => {
   if (!has('ssh')) return;
   app = await startApp({
-    config: { runner: 'process', jobShell: 'on', ssh: { host: '127.0.0.1', port: 0 } },
+    config: { runner: 'process', ssh: { host: '127.0.0.1', port: 0 } },
   });
   workspace = await Workspace.open();
   [ada, bob] = await Promise.all([app.user('ada'), app.user('bob')]);

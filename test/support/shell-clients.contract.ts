@@ -54,7 +54,7 @@ export function shellClients(open: () => Promise<ShellsUnderTest>, ...wanted: Ne
     opened = new AsyncDisposableStack();
     const under = await open();
     const ssh = { host: '127.0.0.1', port: 0 };
-    const app = opened.use(await startApp({ config: { ...under.config, jobShell: 'on', ssh } }));
+    const app = opened.use(await startApp({ config: { ...under.config, ssh } }));
     await under.join?.(app);
     const workspace = opened.use(await Workspace.open());
     folder = workspace.path;

@@ -272,8 +272,8 @@ export const VARIABLES = {
     kinds.oneOf('internet', 'none', 'host'),
   ],
   LOAM_JOB_SHELL: [
-    'off',
-    'whether those who may can open shells in running jobs over SSH; not finished, see docs/ssh.md',
+    'on',
+    'whether the creator of a running job and admins of its namespace can open shells in it, and connect to its ports',
     kinds.oneOf('on', 'off'),
   ],
   LOAM_APPS_DOMAIN: [

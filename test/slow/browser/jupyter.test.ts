@@ -22,7 +22,7 @@ beforeAll(async () => {
   if (!NEEDED.every(has)) return;
   browser = await openBrowser();
   app = await startApp({
-    config: { runner: 'process', jobShell: 'on', appsDomain: { name: 'apps.localhost' } },
+    config: { runner: 'process', appsDomain: { name: 'apps.localhost' } },
   });
   ada = await app.user('ada');
   await ada.repository('ada/code');

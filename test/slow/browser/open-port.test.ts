@@ -25,7 +25,7 @@ beforeAll(async () => {
   if (!NEEDED.every(has)) return;
   browser = await openBrowser();
   app = await startApp({
-    config: { runner: 'process', jobShell: 'on', appsDomain: { name: 'apps.localhost' } },
+    config: { runner: 'process', appsDomain: { name: 'apps.localhost' } },
   });
   [ada, bob] = await Promise.all([app.user('ada'), app.user('bob')]);
   await ada.repository('ada/code', { visibility: 'PUBLIC' });

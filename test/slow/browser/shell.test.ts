@@ -20,7 +20,7 @@ beforeEach((ctx) => needs(ctx, 'chromium'));
 beforeAll(async () => {
   if (!has('chromium')) return;
   browser = await openBrowser();
-  app = await startApp({ config: { runner: 'process', jobShell: 'on' } });
+  app = await startApp({ config: { runner: 'process' } });
   [ada, bob] = await Promise.all([app.user('ada'), app.user('bob')]);
   await ada.repository('ada/code', { visibility: 'PUBLIC' });
   await ada.setMembers('ada', { bob: 'WRITE' });

@@ -36,7 +36,6 @@ test('shells end with a killed server, and the next one opens new ones', async (
       LOAM_DATA_DIR: dataDir,
       LOAM_ADMIN_TOKEN: TOKEN,
       LOAM_RUNNER: 'process',
-      LOAM_JOB_SHELL: 'on',
       LOAM_SSH_PORT: `${port}`,
     });
   const server = await start();

@@ -47,7 +47,6 @@ describe('many servers', () => {
       // The walk leaves many jobs running.
       LOAM_JOB_SLOTS: '100',
       LOAM_JOB_NETWORK: 'host',
-      LOAM_JOB_SHELL: 'on',
       LOAM_APPS_DOMAIN: 'apps.example.com',
     };
     loam = cleanup.use(await startServers({ serve: 3, work: 2, env }));

@@ -90,7 +90,6 @@ test.for(Object.keys(PROXIES) as (keyof typeof PROXIES)[])('Loam behind %s', asy
         baseUrl: base,
         trustedProxies: ['127.0.0.1'],
         rateLimits: limits,
-        jobShell: 'on',
         appsDomain: { name: 'apps.localhost' },
       },
     }),

@@ -19,11 +19,11 @@ import { cancel, submit, until } from '../../support/submit.ts';
 async function startBoth(runner: Config['runner']) {
   await using cleanup = new AsyncDisposableStack();
   const ssh = { host: '127.0.0.1', port: 0 };
-  const config = { role: 'serve', jobShell: 'on', ssh } as const;
+  const config = { role: 'serve', ssh } as const;
   const servers = cleanup.use(await startServers(1, { config }));
   const [client] = servers.clients as [Client];
   const [server] = servers.apps as [App];
-  const worker = await servers.work('worker', { config: { runner, jobShell: 'on' } });
+  const worker = await servers.work('worker', { config: { runner } });
   const { members } = server.services.cluster;
   const workerId = worker.services.cluster.members.id;
   await eventually(() => expect(members.find(workerId)).toBeDefined());
@@ -100,10 +100,10 @@ test('a machine opens the session at any server, which leads it to the worker th
 });
 
 test('a shell over a WebSocket leads to the worker of the job', async () => {
-  await using servers = await startServers(1, { config: { role: 'serve', jobShell: 'on' } });
+  await using servers = await startServers(1, { config: { role: 'serve' } });
   const [client] = servers.clients as [Client];
   const [server] = servers.apps as [App];
-  const worker = await servers.work('worker', { config: { runner: 'process', jobShell: 'on' } });
+  const worker = await servers.work('worker', { config: { runner: 'process' } });
   const { members } = server.services.cluster;
   const workerId = worker.services.cluster.members.id;
   await eventually(() => expect(members.find(workerId)).toBeDefined());
