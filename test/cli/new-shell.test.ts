@@ -120,7 +120,7 @@ test('after the connection is lost, one can come back', async () => {
   await eventually(async () =>
     expect(await log()).toContain('The connection to the shell was lost'),
   );
-  const { code, stdout, stderr } = await user.run(['shell', 'kept'], {
+  const { code, stdout, stderr } = await user.run(['shell', '--join', 'kept'], {
     stdin: 'echo back; exit 3\n',
   });
   expect([code, stdout], stderr).toEqual([3, 'back\n']);
@@ -145,7 +145,8 @@ test('a server that stops says how to come back', async () => {
   await app.restart();
   const { code, stderr } = await held.result();
   expect(code, stderr).toBe(255);
-  const { stderr: back } = await user.run(['shell', 'away'], { stdin: 'exit\n' });
+  expect(stderr).toContain('loam shell --join ada/away');
+  const { stderr: back } = await user.run(['shell', '--join', 'away'], { stdin: 'exit\n' });
   expect(back).toMatch(/ada\/away succeeded/);
 });
 
@@ -190,6 +191,7 @@ test('wrong usage', async () => {
   };
   expect(await said()).toEqual([2, expect.stringContaining('--new')]);
   expect(await said('--gpu', 'T4', 'train')).toEqual([2, expect.stringContaining('"--"')]);
+  expect(await said('--new', '--join', 'x')).toEqual([2, expect.stringContaining('--join')]);
   expect(await said('--new', '--idle', 'x')).toEqual([2, expect.stringContaining('90m')]);
 });
 

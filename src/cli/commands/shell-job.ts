@@ -12,6 +12,7 @@ import type { LocalConnection } from '../connection.ts';
 import { runInJob } from '../job-session.ts';
 import { quote } from '../options.ts';
 import { graphql } from '../sdk/graphql.ts';
+import { demand } from '../sdk/pages.ts';
 import { duration } from '../terminal.ts';
 import { enter } from './new-job.ts';
 
@@ -82,14 +83,13 @@ export function joinCommand(command: string | null): string {
   return `/bin/sh ${JOIN}${command === null ? '' : ` ${quote(command)}`}`;
 }
 
-/** @returns the idle time in seconds if the job waits for shells, otherwise null */
+/** @returns the idle time in seconds if the job waits for shells, otherwise null @throws LoamError */
 export async function readIdleSeconds(
   { client }: LocalConnection,
   { namespace, name }: JobKey,
 ): Promise<number | null> {
-  // The session itself fails with a better error.
-  const found = await client.graphql(READ_COMMAND, { namespace, name }).catch(() => null);
-  const command = found?.job?.command ?? '';
+  const { job } = await client.graphql(READ_COMMAND, { namespace, name });
+  const { command } = demand(job, 'Job');
   const [, seconds] = command.startsWith(MARK) ? (/(\d+)\n/.exec(command) ?? []) : [];
   return seconds === undefined ? null : Number(seconds);
 }

@@ -58,14 +58,17 @@ export function addShellCommand(program: Program): void {
       'end the new job when no shell is open, or nothing happens on the terminal, for so long; 0: never (default: 30m)',
       parseSeconds,
     )
+    .option('--join', 'come back to a job that was created for a shell; it ends with this shell')
     .option('-T, --no-terminal', 'use pipes also on a terminal')
     .addHelpText('after', EXPLANATION)
-    .action(async (name, args, { terminal, new: isNew, idle, ...described }) => {
+    .action(async (name, args, { terminal, new: isNew, join, idle, ...described }) => {
       const words = name === undefined ? [] : [name, ...args];
       const needsJob =
         isNew ||
         idle !== undefined ||
         Object.values(described).some((given) => given !== undefined);
+      if (needsJob && join)
+        throw new UsageError('--join is for a job that exists, and has no options for a new one.');
       if (needsJob && words.length > 0 && !process.argv.includes('--'))
         throw new UsageError(
           'A new job is created. Put the command after "--": loam shell --new -- nvidia-smi',
@@ -82,6 +85,7 @@ export function addShellCommand(program: Program): void {
         : await openIn(connection, jobOf(connection, name ?? ''), {
             command: args.length > 0 ? toShell(args) : null,
             terminal,
+            join: join === true,
           });
     });
 }
@@ -94,11 +98,15 @@ type Wanted = {
 };
 
 /** @returns the exit code */
-async function openIn(connection: LocalConnection, job: Job, wanted: Wanted): Promise<number> {
-  if (wanted.command !== null) return runShell(connection, job, wanted);
+async function openIn(
+  connection: LocalConnection,
+  job: Job,
+  { join, ...wanted }: Wanted & { join: boolean },
+): Promise<number> {
+  if (!join) return runShell(connection, job, wanted);
   const idleSeconds = await readIdleSeconds(connection, job);
-  if (idleSeconds === null) return runShell(connection, job, wanted);
-  return runJoined(connection, job, { ...wanted, idleSeconds });
+  if (idleSeconds !== null) return runJoined(connection, job, { ...wanted, idleSeconds });
+  throw new UsageError(`${job.namespace}/${job.name} does not wait for shells. Leave out --join.`);
 }
 
 /** Creates a job that waits for the shell, and opens the shell once the job runs. @returns the exit code */
@@ -195,7 +203,7 @@ async function explainLoss(job: Job, idleSeconds: number): Promise<void> {
   note(
     info && isFinal(info.status)
       ? describeEnd(info)
-      : `${path} waits for you${limit}. Come back with: loam shell ${path}`,
+      : `${path} waits for you${limit}. Come back with: loam shell --join ${path}`,
   );
 }
 
