@@ -7,6 +7,10 @@ import type { Bench } from './repository.ts';
 export type OverSsh = {
   /** The settings for `git -c`. */
   config: string;
+  /** The private key. */
+  key: string;
+  /** Options of `ssh` and `scp`, without the port. */
+  options: string[];
   remote(name: string): string;
 };
 
@@ -18,9 +22,18 @@ export async function openSsh({ folder, graphql }: Bench, port: number): Promise
   await graphql(
     `mutation { addSshKey(input: {title: "bench", key: "${publicKey}"}) { sshKey { id } } }`,
   );
-  const command = `ssh -F /dev/null -i ${key} -o IdentitiesOnly=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR`;
+  const options = ['-F', '/dev/null', '-i', key].concat(
+    ...[
+      'IdentitiesOnly=yes',
+      'StrictHostKeyChecking=no',
+      'UserKnownHostsFile=/dev/null',
+      'LogLevel=ERROR',
+    ].map((option) => ['-o', option]),
+  );
   return {
-    config: `core.sshCommand=${command}`,
+    key,
+    options,
+    config: `core.sshCommand=ssh ${options.join(' ')}`,
     remote: (name) => `ssh://git@127.0.0.1:${port}/admin/${name}.git`,
   };
 }

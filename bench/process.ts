@@ -63,15 +63,24 @@ export async function watch(pid: number, work: () => Promise<unknown>): Promise<
 }
 
 /** The CPU time of processes and all their descendants, with microsecond precision. */
-export type Account = AsyncDisposable & { seconds(): Promise<number> };
+export type Account = AsyncDisposable & {
+  seconds(): Promise<number>;
+  /** The beginning of a command line that starts a program in the account. */
+  wrapper: string[];
+};
 
-/** Accounts a process with all its descendants. Needs root, and control groups v1 or v2. */
-export async function openAccount(name: string, root: number): Promise<Account> {
+/**
+ * Accounts a process with all its descendants. Needs root, and control groups v1 or v2.
+ * @param root unset: what is started by `wrapper`, with the groups that it creates below its own
+ */
+export async function openAccount(name: string, root?: number): Promise<Account> {
   const isFirst = (await readdir('/sys/fs/cgroup')).includes('cpuacct');
   const folder = join('/sys/fs/cgroup', isFirst ? 'cpuacct' : '', `loam-${name}-${process.pid}`);
   await mkdir(folder);
-  for (const pid of await treeOf(root)) await writeFile(join(folder, 'cgroup.procs'), `${pid}`);
+  const procs = join(folder, 'cgroup.procs');
+  for (const pid of root === undefined ? [] : await treeOf(root)) await writeFile(procs, `${pid}`);
   return {
+    wrapper: ['sh', '-c', 'echo $$ >"$0" && exec "$@"', procs],
     async seconds() {
       if (isFirst) return Number(await readFile(join(folder, 'cpuacct.usage'), 'utf8')) / 1e9;
       const text = await readFile(join(folder, 'cpu.stat'), 'utf8');

@@ -21,6 +21,8 @@ export class ShellSocket implements Disposable {
   stdout = Buffer.alloc(0);
   stderr = '';
   code: number | undefined;
+  /** Gets the output instead of `stdout`. */
+  onOutput: ((piece: Buffer) => void) | undefined;
   /** The code and the reason of the close frame. */
   readonly closed: Promise<{ code: number; reason: string }>;
 
@@ -28,7 +30,8 @@ export class ShellSocket implements Disposable {
     this.socket = socket;
     const reader = new FrameReader({
       bytes: (kind, piece) => {
-        if (kind === 'data') this.stdout = Buffer.concat([this.stdout, piece]);
+        if (kind === 'data' && this.onOutput) this.onOutput(piece);
+        else if (kind === 'data') this.stdout = Buffer.concat([this.stdout, piece]);
         else this.stderr += piece;
       },
       json: (kind, value) => {
