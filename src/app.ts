@@ -330,7 +330,9 @@ async function startAnswering(
   const handler = createHttpApp(services, limits, agents.handler);
   port.setHandler(handler);
   port.onUpgrade(
-    (req) => isHandshake(req) && (isShellPath(req.url) || isForApp(services.config, req)),
+    (req) =>
+      isHandshake(req) &&
+      (isForApp(services.config, req) ? req.method === 'GET' : isShellPath(req.url)),
     (req, socket) => services.webSockets.serve(handler, req, socket),
   );
   await cluster.members.join(internalUrl(services, port));

@@ -278,8 +278,13 @@ test('a WebSocket passes messages of any size both ways', async () => {
     const [echo] = await once(socket, 'message');
     expect(message.equals(echo as Buffer)).toBe(true);
   }
+  const closed = once(socket, 'close');
   socket.close();
-  await once(socket, 'close');
+  await closed;
+  // Only a GET can become one.
+  const headers = { connection: 'Upgrade', upgrade: 'websocket' };
+  const posted = await visitor.get('/digest', { method: 'POST', headers, body: 'abc' });
+  expect([posted.status, posted.text]).toEqual([200, expect.stringMatching(/^3 /)]);
   const { cookie } = visitor;
   try {
     visitor.cookie = '';
@@ -421,11 +426,12 @@ test('a WebSocket and requests end with the right', async () => {
   await ada.setMembers('ada', { bob: 'ADMIN' });
   const guest = await AppVisitor.signIn(await openPort(bob, 'served', port));
   const socket = await guest.webSocket();
+  const closed = once(socket, 'close');
   const begun = performance.now();
   await ada.gql(
     `mutation { removeMember(input: {namespace: "ada", username: "bob"}) { __typename } }`,
   );
-  await once(socket, 'close');
+  await closed;
   expect(performance.now() - begun).toBeLessThan(6_000);
   const { status, text } = await guest.get('/', { headers: HTML });
   expect([status, text]).toEqual([403, expect.stringContaining('You may not open this')]);
@@ -437,8 +443,7 @@ test('all ends when the browser is signed out of Loam', async () => {
   const guest = await AppVisitor.signIn(await browser.openPort('served'));
   const socket = await guest.webSocket();
   expect((await guest.get('/')).status).toBe(200);
-  await browser.signOut();
-  await once(socket, 'close');
+  await Promise.all([once(socket, 'close'), browser.signOut()]);
   await eventually(async () => expect((await guest.get('/')).status).toBe(401));
 });
 
@@ -459,8 +464,7 @@ test('all ends with the job, and with the server', async () => {
   await serveApp(ada, 'short', last);
   const guest = await AppVisitor.signIn(await openPort(ada, 'short', last));
   const socket = await guest.webSocket();
-  await cancel(ada, 'ada', 'short');
-  await once(socket, 'close');
+  await Promise.all([once(socket, 'close'), cancel(ada, 'ada', 'short')]);
   const { status, text } = await guest.get('/', { headers: HTML });
   expect([status, text]).toEqual([410, expect.stringContaining('The job has ended')]);
 

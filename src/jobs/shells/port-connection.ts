@@ -5,6 +5,7 @@ import {
   type Exit,
   encodeJsonFrame,
   FrameReader,
+  LOST_EXIT,
   waitForDrain,
   writeFrame,
 } from '../../platform/frames.ts';
@@ -44,6 +45,8 @@ export class PortConnection extends Duplex {
     );
     this.on('error', () => {});
     frames.on('error', () => {});
+    // The other side ends after the exit frame, or because it is lost.
+    frames.once('end', () => frames.destroy());
     frames.once('close', () => {
       far.destroy();
       if (!this.#hasExited) this.destroy(this.#isConnected ? undefined : this.#failure(null));
@@ -109,6 +112,8 @@ export class PortConnection extends Duplex {
   #end(code: number): void {
     this.#hasExited = true;
     if (!this.#isConnected) return void this.destroy(this.#failure(code));
+    // Not an end of the connection that the program has chosen.
+    if (code === LOST_EXIT) return void this.destroy();
     this.push(null);
     this.#frames.destroy();
   }

@@ -1,15 +1,19 @@
 /** A shell in a job of another process: it goes through a tunnel to the worker. */
+import { createHash, randomBytes } from 'node:crypto';
+import { once } from 'node:events';
 import { mkdtemp, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, onTestFinished, test } from 'vitest';
 import type { App } from '../../../src/app.ts';
 import type { Config } from '../../../src/base/config/config.ts';
+import { AppVisitor, openPort, serveApp } from '../../support/app-visitor.ts';
 import { eventually } from '../../support/eventually.ts';
 import { Workspace } from '../../support/git.ts';
 import type { Client } from '../../support/harness.ts';
 import { joinMachine } from '../../support/joined-machine.ts';
 import { needs } from '../../support/needs.ts';
+import { freePort } from '../../support/ports.ts';
 import { startServers } from '../../support/servers.ts';
 import { shellSocket } from '../../support/shell-socket.ts';
 import { sshUser } from '../../support/ssh-client.ts';
@@ -124,4 +128,40 @@ test('a shell over a WebSocket leads to the worker of the job', async () => {
   await worker[Symbol.asyncDispose]();
   await shell.closed;
   expect(shell.code).not.toBe(0);
+});
+
+test('a program is opened in the browser at any server', async (ctx) => {
+  needs(ctx, 'python3');
+  const appsDomain = { name: 'apps.localhost' };
+  const config = { role: 'serve', jobShell: 'on', appsDomain } as const;
+  await using servers = await startServers(2, { config });
+  const [admin, other] = servers.clients as [Client, Client];
+  const worker = await servers.work('worker', { config: { runner: 'process', jobShell: 'on' } });
+  const workerId = worker.services.cluster.members.id;
+  for (const { services } of servers.apps)
+    await eventually(() => expect(services.cluster.members.find(workerId)).toBeDefined());
+  await admin.gql(
+    `mutation { createUser(input: {username: "ada", email: "a@example.com", plan: UNLIMITED}) { user { id } } }`,
+  );
+  const ada = await admin.withToken({ username: 'ada' });
+  await ada.repository('ada/code');
+  const port = await freePort();
+  await serveApp(ada, 'far', port);
+  const url = new URL(await openPort(ada, 'far', port));
+  url.port = new URL(other.base).port;
+  const visitor = await AppVisitor.signIn(url.href);
+  const body = randomBytes(5 * 2 ** 20);
+  const sent = createHash('sha256').update(body).digest('hex');
+  expect((await visitor.get('/digest', { method: 'POST', body })).text).toBe(
+    `${body.length} ${sent}`,
+  );
+  expect((await visitor.get(`/bytes?${2 ** 20}`)).bytes).toHaveLength(2 ** 20);
+  const socket = await visitor.webSocket();
+  socket.send('far away');
+  expect(String((await once(socket, 'message'))[0])).toBe('far away');
+  await Promise.all([once(socket, 'close'), worker[Symbol.asyncDispose]()]);
+  expect((await visitor.get('/')).status).toBe(503);
+  // With the worker, which is gone, its job would be left.
+  await cancel(ada, 'ada', 'far');
+  expect((await visitor.get('/')).status).toBe(410);
 });

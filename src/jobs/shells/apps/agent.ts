@@ -33,7 +33,7 @@ export class PortAgent extends Agent {
   readonly #open = new Set<PortConnection>();
   readonly #idle = new WeakMap<Duplex, NodeJS.Timeout>();
 
-  /** @param onUnused called when the last connection has closed */
+  /** @param onUnused called when no connection is open */
   constructor(services: Deps, session: AppSession, from: Origin, onUnused: () => void) {
     super({ keepAlive: true, maxSockets: MAX_REQUESTS, maxFreeSockets: MAX_REQUESTS });
     this.#services = services;
@@ -57,7 +57,7 @@ export class PortAgent extends Agent {
       clearTimeout(expiry);
       clearTimeout(this.#idle.get(connection));
       this.#open.delete(connection);
-      if (this.#open.size === 0) this.#onUnused();
+      this.checkUse();
     });
     return connection;
   }
@@ -73,6 +73,11 @@ export class PortAgent extends Agent {
   override reuseSocket(socket: Duplex, request: ClientRequest): void {
     clearTimeout(this.#idle.get(socket));
     super.reuseSocket(socket, request);
+  }
+
+  /** Must be called after a request that may have opened no connection. */
+  checkUse(): void {
+    if (this.#open.size === 0) this.#onUnused();
   }
 
   /** Closes also the connections that are WebSockets. */

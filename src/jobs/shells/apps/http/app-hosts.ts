@@ -36,7 +36,10 @@ export function isForApp(
   { appsDomain }: Pick<Config, 'appsDomain'>,
   req: IncomingMessage,
 ): boolean {
-  return hostsOf(req).some((host) => readAppHost(appsDomain, host) !== null);
+  // Most servers have no such hosts, and reading the headers again takes time.
+  return (
+    appsDomain !== undefined && hostsOf(req).some((host) => readAppHost(appsDomain, host) !== null)
+  );
 }
 
 function hostsOf({ headersDistinct }: IncomingMessage): string[] {
@@ -110,7 +113,11 @@ export class AppHosts implements Disposable {
     if (!isFromOwnPage(req, origin))
       throw forbidden('This request is only accepted from pages of this host');
     const agent = this.#agentOf(session, req);
-    await relayRequest(req, res, { agent, origin, address: originOf(req).address ?? '' });
+    try {
+      await relayRequest(req, res, { agent, origin, address: originOf(req).address ?? '' });
+    } finally {
+      agent.checkUse();
+    }
   }
 
   /** @throws AppError 401, 403, 405 */

@@ -88,6 +88,8 @@ function openRequest(
   const { protocol, host } = new URL(origin);
   const cookie = dropOwnCookies(req.headers.cookie);
   const { cookie: _, 'transfer-encoding': chunked, ...headers } = req.headers;
+  // What follows a handshake is not its body.
+  if (isUpgrade) delete headers['content-length'];
   try {
     return request({
       agent,
@@ -96,7 +98,7 @@ function openRequest(
       headers: {
         ...dropHopByHopHeaders(headers),
         ...(cookie && { cookie }),
-        ...(chunked !== undefined && { 'transfer-encoding': 'chunked' }),
+        ...(chunked !== undefined && !isUpgrade && { 'transfer-encoding': 'chunked' }),
         ...(isUpgrade && { connection: 'Upgrade', upgrade: 'websocket' }),
         host,
         'x-forwarded-for': address,
