@@ -166,7 +166,7 @@ test('errors are pages that lead back to the job', async () => {
 test('who may not open a shell opens no port, and without the domain a command is shown', async () => {
   await using guest = await visit(browser, app, { as: bob });
   await guest.page.goto('/ada/-/jobs/served');
-  await guest.page.getByText('begun').waitFor();
+  await guest.page.getByText('begun', { exact: true }).waitFor();
   expect(await guest.page.getByRole('heading', { name: 'Ports' }).count()).toBe(0);
 
   const { appsDomain } = app.config;

@@ -140,7 +140,7 @@ test('a job that ends, and one whose shells are not for the viewer', async () =>
 
   await using other = await visit(browser, app, { as: bob });
   await other.page.goto('/ada/-/jobs/held');
-  await other.page.getByText('begun').waitFor();
+  await other.page.getByText('begun', { exact: true }).waitFor();
   expect(await other.page.getByRole('heading', { name: 'Shell' }).count()).toBe(0);
   other.expectQuiet();
 
