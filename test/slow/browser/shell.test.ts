@@ -197,7 +197,9 @@ test('open shells are listed, and are ended from the page', async () => {
   await rows.first().getByRole('button', { name: 'End the shell of ada' }).click();
   await dialog.getByRole('button', { name: 'End' }).click();
   await page.getByText('The shell has ended with exit code 255.').waitFor();
-  expect(await shown(page)).toContain('loam: The shell was ended by ada');
+  await eventually(async () =>
+    expect(await shown(page)).toContain('loam: The shell was ended by ada'),
+  );
   await eventually(async () => expect(await list.count()).toBe(0));
   visitor.expectQuiet();
 });
