@@ -40,10 +40,13 @@ async function running(name: string) {
 }
 
 const frameOf = (page: Page) => page.locator('iframe[title^="Shell in"]').contentFrame();
-const shown = async (page: Page) =>
-  (await frameOf(page).locator('.xterm-rows > div').allTextContents())
+const shown = async (page: Page) => {
+  // Out of sight, the terminal draws nothing.
+  await page.locator('iframe[title^="Shell in"]').scrollIntoViewIfNeeded();
+  return (await frameOf(page).locator('.xterm-rows > div').allTextContents())
     .map((line) => line.replaceAll('\u00a0', ' ').trimEnd())
     .join('\n');
+};
 const state = (page: Page) => page.locator('[data-shell]').getAttribute('data-shell');
 
 async function open(page: Page, job: string) {
