@@ -151,18 +151,29 @@ export async function readFirstFrame(
   const { promise, resolve } = Promise.withResolvers<{ kind: Kind; value: unknown } | null>();
   const timer = setTimeout(() => resolve(null), FIRST_FRAME_MS);
   const giveUp = () => resolve(null);
-  let received: Buffer = Buffer.alloc(0);
+  const chunks: Buffer[] = [];
+  let length = 0;
+  /** Of the frame; until its header has arrived, that of the header. */
+  let end = HEADER_BYTES;
   const read = (chunk: Buffer) => {
-    received = Buffer.concat([received, chunk]);
-    if (received.length < HEADER_BYTES) return;
-    const kind = NAMES.get(received[0] ?? 0);
-    const end = HEADER_BYTES + received.readUInt32BE(1);
-    const isValid = kind && !isStream(kind) && end <= HEADER_BYTES + MAX_JSON_BYTES;
-    if (isValid && received.length < end) return;
-    socket.off('data', read).pause();
-    if (!isValid) return giveUp();
-    if (received.length > end) socket.unshift(received.subarray(end));
-    resolve(parseFrame(kind, received.toString('utf8', HEADER_BYTES, end)));
+    chunks.push(chunk);
+    length += chunk.length;
+    // A client may send single bytes, so the chunks are joined only when they are enough.
+    while (length >= end) {
+      const received = Buffer.concat(chunks.splice(0));
+      chunks.push(received);
+      const kind = NAMES.get(received[0] ?? 0);
+      const size = received.readUInt32BE(1);
+      const isValid = kind && !isStream(kind) && size <= MAX_JSON_BYTES;
+      if (isValid && end < HEADER_BYTES + size) {
+        end = HEADER_BYTES + size;
+        continue;
+      }
+      socket.off('data', read).pause();
+      if (!isValid) return giveUp();
+      if (length > end) socket.unshift(received.subarray(end));
+      return resolve(parseFrame(kind, received.toString('utf8', HEADER_BYTES, end)));
+    }
   };
   socket.once('close', giveUp);
   socket.on('data', read);
