@@ -186,4 +186,30 @@ export function execContract(open: () => Promise<RunnerUnderTest>): void {
     await Promise.all([session.exited, terminal.exited]);
     expect(await count(left)).toBe('1\n');
   });
+
+  test('closing a session ends also what has stopped itself', async () => {
+    await using under = await open();
+    const { handle } = await running(under);
+    const count = async (what: string) =>
+      (await outputOf(await exec(under, handle, countProcesses(what)))).stdout;
+    const [piped, shown] = [newSleep(), newSleep()];
+    const session = await exec(under, handle, `${piped} & kill -STOP $$`);
+    const size = { columns: 80, rows: 24 };
+    const command = `${shown} & kill -STOP $PPID $$`;
+    const terminal = await exec(under, handle, command, { terminal: size });
+    for (const each of [session, terminal]) {
+      each.stdout.resume();
+      each.stderr?.resume();
+    }
+    await eventually(async () => {
+      expect(await count(piped)).toBe('1\n');
+      expect(await count(shown)).toBe('1\n');
+    });
+    for (const each of [session, terminal]) each.close();
+    await Promise.all([session.exited, terminal.exited]);
+    await eventually(async () => {
+      expect(await count(piped)).toBe('0\n');
+      expect(await count(shown)).toBe('0\n');
+    });
+  });
 }

@@ -240,13 +240,13 @@ function readNamespace(pid: number | 'self', name: string): string {
 
 function openTerminal(program: StreamedProgram): ExecSession {
   const { stdin, stdout, pid = 0 } = program;
+  let found: { pid: number; startTime: string } | undefined;
   /** `script`: it ends, and the kernel hangs up the terminal for all its processes, unless they ignore that. */
-  let script: number | undefined;
   const findScript = () => {
-    script ??= [pid, ...listDescendants(pid)].find(
-      (each) => readText(`/proc/${each}/comm`) === 'script\n',
-    );
-    return script;
+    // It may be a program of the job, which has ended. Then another process may have its pid.
+    if (found && readProcessStat(found.pid)?.startTime !== found.startTime) found = undefined;
+    found ??= findByName(pid, 'script');
+    return found?.pid;
   };
   return {
     stdin,
@@ -264,11 +264,22 @@ function openTerminal(program: StreamedProgram): ExecSession {
       return child ? resizeTerminal(child, size) : Promise.resolve();
     },
     close() {
-      const found = findScript();
-      if (found === undefined) program.kill('SIGKILL');
-      else signalOne(found, 'SIGKILL');
+      const script = findScript();
+      if (script === undefined) program.kill('SIGKILL');
+      else signalOne(script, 'SIGKILL');
+      // `nsenter` stops with its child, and would not see that it has ended.
+      for (const each of [pid, ...listDescendants(pid)]) signalOne(each, 'SIGCONT');
     },
   };
+}
+
+function findByName(root: number, name: string): { pid: number; startTime: string } | undefined {
+  for (const pid of [root, ...listDescendants(root)]) {
+    if (readText(`/proc/${pid}/comm`) !== `${name}\n`) continue;
+    const stat = readProcessStat(pid);
+    if (stat) return { pid, startTime: stat.startTime };
+  }
+  return undefined;
 }
 
 /** @param pid a process on the terminal, which the kernel signals when the size changes */
@@ -310,7 +321,11 @@ function openPipes(
     exited,
     async resize() {},
     close() {
-      for (const each of listAttached()) signalOne(each, 'SIGTERM');
+      for (const each of listAttached()) {
+        signalOne(each, 'SIGTERM');
+        // A stopped process ends only when it goes on, as `nsenter` does, which stops with its child.
+        signalOne(each, 'SIGCONT');
+      }
       setTimeout(() => {
         for (const each of listAttached()) signalOne(each, 'SIGKILL');
       }, GRACE_MS).unref();
