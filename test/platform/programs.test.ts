@@ -38,6 +38,16 @@ test('a program gets its input, folder and environment, and its output and exit 
   await expect(runProgram(missing)).rejects.toMatchObject({ code: 'ENOENT' });
 });
 
+test('a program inherits none of the descriptors that the server has inherited', async () => {
+  const script = `import { run } from ${JSON.stringify(import.meta.resolve('../../src/platform/processes/starter.ts'))};
+    process.stdout.write((await run('ls', ['/proc/self/fd'])).stdout);
+    process.exit();`;
+  const words = [process.execPath, '--input-type=module', '-e', script];
+  const server = spawn('bash', ['-c', 'exec 200</dev/null; exec "$@"', 'bash', ...words]);
+  // The last one is of the folder.
+  expect((await text(server.stdout)).trim().split('\n')).toEqual(['0', '1', '2', '3']);
+});
+
 test('a program is ended if it writes too much, takes too long, or is aborted', async () => {
   const flood = await runProgram(program('exec yes'), { maxBytes: 1_000 });
   expect(flood).toMatchObject({ exceededLimit: true, signal: 'SIGTERM' });

@@ -7,6 +7,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { closeSync, openSync } from 'node:fs';
 import type { Socket } from 'node:net';
+import { closeInheritedDescriptors } from './inherited-descriptors.ts';
 import type { Command, ProgramExit, StarterEvent } from './protocol.ts';
 
 /** Limit of the error output that is kept. */
@@ -14,6 +15,9 @@ const MAX_STDERR = 16_384;
 
 /** Interval of checks whether the parent process has ended. */
 const CHECK_MS = 20;
+
+// Programs would inherit them, also shells in jobs.
+closeInheritedDescriptors();
 
 const children = new Map<number, ChildProcess>();
 const sendEvent = (event: StarterEvent, stream?: Socket) => {

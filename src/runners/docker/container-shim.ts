@@ -22,6 +22,7 @@ import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { setTimeout as delay, setImmediate as turn } from 'node:timers/promises';
+import { closeInheritedDescriptors } from '../../platform/processes/inherited-descriptors.ts';
 import type { ShimCommand } from '../process/shims.ts';
 import {
   DISK_FULL_EXIT,
@@ -31,7 +32,7 @@ import {
 } from '../supervisor/claim.ts';
 import { isAlive, readClaim } from '../supervisor/folder.ts';
 import { lowerPriority } from '../supervisor/priority.ts';
-import { closeInheritedDescriptors, signalOne } from '../supervisor/proc.ts';
+import { signalOne } from '../supervisor/proc.ts';
 import { receiveReports } from '../supervisor/reports.ts';
 import {
   isDiskFull,

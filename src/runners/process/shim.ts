@@ -21,9 +21,9 @@ import { readFileSync, unlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { setImmediate as nextIteration } from 'node:timers/promises';
+import { closeInheritedDescriptors } from '../../platform/processes/inherited-descriptors.ts';
 import { DISK_FULL_EXIT, takeClaim } from '../supervisor/claim.ts';
 import { lowerPriority } from '../supervisor/priority.ts';
-import { closeInheritedDescriptors } from '../supervisor/proc.ts';
 import {
   isDiskFull,
   recordFailedStart,
