@@ -329,6 +329,7 @@ test('a hostile program sets nothing for other hosts, and breaks only its own re
     ['HTTP/1.1 200 OK', 'Content-Length: 1', 'Content-Length: 2', '', 'ab'],
     ['HTTP/1.1 200 OK', 'Content-Length: 1', 'Transfer-Encoding: chunked', '', 'ab'],
     ['HTTP/1.1 101 Switching Protocols', 'Upgrade: x', 'Connection: Upgrade', '', ''],
+    ['HTTP/1.1 101 Switching Protocols', '', ''],
     ['HTTP/1.1 103 Early', '', ''],
     [],
   ];

@@ -31,6 +31,7 @@ const FRAME_POLICY = "frame-ancestors 'self'";
 const SILENCE_MS = 15 * 60_000;
 const KEEPALIVE_MS = 30_000;
 const MAX_ATTEMPTS = 3;
+const MIN_FINAL_STATUS = 200;
 
 export type RelayOptions = {
   agent: Agent;
@@ -115,7 +116,11 @@ type Answer = { response: IncomingMessage; socket?: Duplex };
 
 function receive(upstream: ClientRequest, isUpgrade: boolean): Promise<Answer> {
   const { promise, resolve, reject } = Promise.withResolvers<Answer>();
-  upstream.once('response', (response) => resolve({ response }));
+  upstream.once('response', (response) => {
+    // Node takes 101 without `Upgrade` for a final response. A proxy would then pass on what follows without looking at it.
+    if (Number(response.statusCode) >= MIN_FINAL_STATUS) resolve({ response });
+    else reject(invalidAnswer());
+  });
   // Without a listener, Node ends the connection.
   if (isUpgrade)
     upstream.once('upgrade', (response, socket, head) => {
@@ -189,6 +194,10 @@ function hasBody({ headers }: IncomingMessage): boolean {
 function toPortError(error: unknown): AppError {
   const { code = '' } = error as NodeJS.ErrnoException;
   return code.startsWith('HPE_')
-    ? portError(502, 'The program has sent an answer that is not valid HTTP')
+    ? invalidAnswer()
     : portError(502, 'The program has closed the connection without an answer');
+}
+
+function invalidAnswer(): AppError {
+  return portError(502, 'The program has sent an answer that is not valid HTTP');
 }
