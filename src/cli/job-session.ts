@@ -106,10 +106,21 @@ async function openSocket(
   return socket;
 }
 
+/** Node 20 has no `Promise.withResolvers`. */
+export function deferred<T>(): PromiseWithResolvers<T> {
+  let resolve!: PromiseWithResolvers<T>['resolve'];
+  let reject!: PromiseWithResolvers<T>['reject'];
+  const promise = new Promise<T>((onResolve, onReject) => {
+    resolve = onResolve;
+    reject = onReject;
+  });
+  return { promise, resolve, reject };
+}
+
 class JobSession {
   readonly #socket: WebSocket;
   readonly #streams: SessionStreams;
-  readonly #exit = Promise.withResolvers<number>();
+  readonly #exit = deferred<number>();
   readonly #reader = new FrameReader();
   /** Outputs whose reader is slow. */
   readonly #full = new Set<Writable>();

@@ -5,7 +5,7 @@ import { PassThrough, Transform, Writable } from 'node:stream';
 import type { Program } from '../command.ts';
 import { connectHere, type LocalConnection } from '../connection.ts';
 import { SessionLost, UsageError } from '../exit.ts';
-import { demandSession, runInJob } from '../job-session.ts';
+import { deferred, demandSession, runInJob } from '../job-session.ts';
 import { LoamError } from '../sdk/errors.ts';
 import type { Job } from '../sdk/jobs.ts';
 import { note, print, safeText } from '../terminal.ts';
@@ -37,7 +37,7 @@ export function addForwardCommand(program: Program): void {
       const job = jobOf(connection, name);
       await demandSession(connection, job);
       // Settles only when no connection can follow.
-      const failed = Promise.withResolvers<never>();
+      const failed = deferred<never>();
       const servers: Server[] = [];
       try {
         for (const one of ports)
