@@ -10,7 +10,7 @@ import { eventually } from '../support/eventually.ts';
 import { Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { LOAM, LoamUser } from '../support/loam-command.ts';
-import { needs } from '../support/needs.ts';
+import { needs, SYSTEM_NODE } from '../support/needs.ts';
 import { freePort } from '../support/ports.ts';
 import { untilShell } from '../support/shell-socket.ts';
 import { sshUser } from '../support/ssh-client.ts';
@@ -52,6 +52,19 @@ test('a command has pipes and passes its exit code on', async () => {
   expect(await user.loam(['shell', 'held', '--', 'printf', '%s|', 'a b', '$HOME'])).toBe(
     'a b|$HOME|',
   );
+});
+
+test('shells, copies and forwarded ports work with Node 20', async (ctx) => {
+  needs(ctx, 'node20');
+  await user.write('copied', 'text');
+  expect(await user.exec(SYSTEM_NODE, [LOAM, 'shell', 'held', '--', 'pwd'])).toBe('/work\n');
+  await user.exec(SYSTEM_NODE, [LOAM, 'cp', 'copied', 'held:copied']);
+  expect(await inJob('cat copied')).toBe('text');
+  const refused = await user.exec('sh', [
+    '-c',
+    `'${SYSTEM_NODE}' '${LOAM}' forward none 8000 2>&1 || true`,
+  ]);
+  expect(refused).toMatch(/not found/);
 });
 
 test('bytes pass unchanged in both directions, to the end of the input', async () => {
@@ -224,11 +237,18 @@ test('what git would take for its own, and links, are left out', async () => {
   expect(await user.exec('ls', ['-A', 'odd'])).toBe('kept\nsame\nsub\n');
 });
 
+test('JOB: alone is the working directory of the job', async () => {
+  await user.write('alone', '1');
+  expect((await user.run(['cp', 'alone', 'held:'])).stderr).toMatch(/to \. of the job/);
+  expect(await inJob('cat /work/alone')).toBe('1');
+});
+
 test('paths that do not exist, and wrong arguments', async () => {
   const said = async (...args: string[]) => {
     const { code, stderr } = await user.run(['cp', ...args]);
     return [code, stderr];
   };
+  expect(await said('held:', '.')).toEqual([2, expect.stringContaining('name a path')]);
   expect(await said('held:none', '.')).toEqual([1, 'none: no such file or folder in the job\n']);
   expect(await said('none', 'held:x')).toEqual([2, 'loam: none: no such file or folder\n']);
   expect(await said('a', 'b')).toEqual([2, expect.stringContaining('must be JOB:PATH')]);

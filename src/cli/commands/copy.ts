@@ -19,8 +19,8 @@ import { jobOf } from './job-name.ts';
 
 const EXPLANATION = `
 One of both is JOB:PATH, where JOB is a name or namespace/name, and a relative path begins at the working directory of the
-job. An existing folder as target gets the file or folder into it. Links and special files of a job are left out, and so is
-what git would take for its own. The job needs the program tar.
+job. An existing folder as target, also JOB: alone, gets the file or folder into it. Links and special files of a job are
+left out, and so is what git would take for its own. The job needs the program tar.
 
 Examples:
   loam cp train:/work/checkpoints .
@@ -42,11 +42,12 @@ export function addCopyCommand(program: Program): void {
     .action(async (from, to, { force = false }) => {
       const [source, target] = [parseRemote(from), parseRemote(to)];
       if (source && !target) {
+        if (source.path === '') throw new UsageError(`${from}: name a path after the colon`);
         const jobs = await JobFiles.open(program, source.job);
         process.exitCode = await download(jobs, source.path, to, force);
       } else if (target && !source) {
         const jobs = await JobFiles.open(program, target.job);
-        process.exitCode = await upload(jobs, from, target.path);
+        process.exitCode = await upload(jobs, from, target.path || '.');
       } else
         throw new UsageError('One of both must be JOB:PATH, and the other a path of this machine.');
     });
@@ -56,8 +57,7 @@ export function addCopyCommand(program: Program): void {
 function parseRemote(text: string): Remote | null {
   const [, job = '', path = ''] = REMOTE.exec(text) ?? [];
   if (job === '' || (process.platform === 'win32' && job.length === 1)) return null;
-  if (path === '' || path.includes('\0'))
-    throw new UsageError(`${text}: name a path after the colon`);
+  if (path.includes('\0')) throw new UsageError(`${text}: a path has no NUL character`);
   return { job, path };
 }
 
