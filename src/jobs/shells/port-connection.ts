@@ -123,7 +123,10 @@ export class PortConnection extends Duplex {
     if (REFUSAL.test(this.#said)) return busy(this.#said.replace(REFUSAL, '').trim());
     if (code === NO_INTERPRETER_EXIT)
       return portError(502, 'Ports need perl or python3 in the job, which has neither');
-    return portError(502, `Nothing listens on port ${this.#port} of the job`);
+    return portError(
+      502,
+      `Nothing listens on port ${this.#port} of the job. Start a program there that listens on localhost, and try again.`,
+    );
   }
 }
 

@@ -81,5 +81,5 @@ const CREDENTIALS: Record<string, string> = {
 /** Nothing for a browser session, whose name says no more. */
 function describeCredential({ kind, name }: NonNullable<OpenShell['credential']>): string {
   const what = CREDENTIALS[kind];
-  return what ? ` with the ${what} ${name}` : ' in a browser';
+  return what ? ` with the ${what} “${name}”` : ' in a browser';
 }
