@@ -236,7 +236,9 @@ function addKeyCommands(program: Program): void {
 }
 
 function addSshKeyCommands(program: Program): void {
-  const sshKeys = program.command('ssh-keys').description('SSH keys, for git and shells in jobs over SSH');
+  const sshKeys = program
+    .command('ssh-keys')
+    .description('SSH keys, for git and shells in jobs over SSH');
 
   sshKeys
     .command('list')

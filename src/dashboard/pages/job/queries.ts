@@ -29,6 +29,7 @@ export const JobFacts = graphql(`
     hold { isActive exitCode since until seconds }
     shellAccess
     canOpenShell
+    sshUrl
     hasPortUrls
     shells { id username credential { kind name } address command beganAt }
     retries

@@ -1,14 +1,33 @@
+import { Link } from '@tanstack/react-router';
 import { SquareTerminal } from 'lucide-react';
 import { useCallback, useEffect, useRef, useState } from 'react';
 import { useScheme } from '../../layout/theme.ts';
 import type { FromTerminal, TerminalSize, ToTerminal } from '../../terminal.ts';
 import { Button } from '../../ui/button.tsx';
-import { TerminalBox } from '../../ui/terminal-box.tsx';
+import { type ClientText, TerminalBox } from '../../ui/terminal-box.tsx';
 import type { JobData } from './facts.tsx';
 import { ShellConnection, type ShellState } from './shell-connection.ts';
 
+/** None where the server has no SSH. */
+function sshTexts({ namespace, name, sshUrl }: JobData): ClientText[] {
+  if (sshUrl === null) return [];
+  const { hostname, port } = new URL(sshUrl);
+  const text = `ssh -p ${port || 22} ${namespace}/${name}@${hostname.replace(/^\[(.*)\]$/, '$1')}`;
+  const hint = (
+    <p>
+      Add the public part of your key under{' '}
+      <Link to="/settings/ssh-keys" className="link">
+        SSH keys
+      </Link>
+      . For VS Code and scp, run <code>{`loam ssh-config --write ${namespace}/${name}`}</code>.
+    </p>
+  );
+  return [{ client: 'SSH', text, hint }];
+}
+
 /** A shell in the running job, for those who may open one. It stays on the page after its end. */
-export function Shell({ job: { namespace, name, canOpenShell } }: { job: JobData }) {
+export function Shell({ job }: { job: JobData }) {
+  const { namespace, name, canOpenShell } = job;
   const [isShown, setShown] = useState(false);
   if (!canOpenShell && !isShown) return null;
   return (
@@ -28,7 +47,7 @@ export function Shell({ job: { namespace, name, canOpenShell } }: { job: JobData
           </Button>
           <TerminalBox
             label="Command that opens a shell"
-            texts={[{ client: 'loam', text: `loam shell ${namespace}/${name}` }]}
+            texts={[{ client: 'loam', text: `loam shell ${namespace}/${name}` }, ...sshTexts(job)]}
           />
         </div>
       )}
