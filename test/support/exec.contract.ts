@@ -195,7 +195,8 @@ export function execContract(open: () => Promise<RunnerUnderTest>): void {
     const [piped, shown] = [newSleep(), newSleep()];
     const session = await exec(under, handle, `${piped} & kill -STOP $$`);
     const size = { columns: 80, rows: 24 };
-    const command = `${shown} & kill -STOP $PPID $$`;
+    // In a container, the parent of a command is not seen.
+    const command = `${shown} & [ $PPID = 0 ] || kill -STOP $PPID; kill -STOP $$`;
     const terminal = await exec(under, handle, command, { terminal: size });
     for (const each of [session, terminal]) {
       each.stdout.resume();
