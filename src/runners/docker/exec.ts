@@ -216,23 +216,29 @@ async function readFirstLine(
     BEGIN_TIMEOUT_MS,
   );
   let said = '';
-  let errors = Buffer.alloc(0);
+  // Joined once, because a job can print them in single bytes.
+  const pieces: Buffer[] = [];
+  let errorBytes = 0;
   try {
-    while (said.length < MAX_FIRST_LINE && errors.length < MAX_ERRORS) {
+    while (said.length < MAX_FIRST_LINE && errorBytes < MAX_ERRORS) {
       const { value, done } = await output.next();
       if (done) break;
-      if (value.name === 'stderr') errors = Buffer.concat([errors, value.data]);
-      else said += value.data.toString('latin1');
+      if (value.name === 'stderr') {
+        pieces.push(value.data);
+        errorBytes += value.data.length;
+        continue;
+      }
+      said += value.data.toString('latin1');
       const [line, pid, startTime = ''] = /^(\d{1,10}) (\d{1,20})\r?\n/m.exec(said) ?? [];
       if (line === undefined) continue;
       const rest = Buffer.from(said.slice(said.indexOf(line) + line.length), 'latin1');
-      return { pid: Number(pid), startTime, rest, errors };
+      return { pid: Number(pid), startTime, rest, errors: Buffer.concat(pieces) };
     }
   } finally {
     clearTimeout(timer);
   }
   await requireRunning(target);
-  const why = (said + errors.toString('utf8', 0, MAX_FIRST_LINE)).trim();
+  const why = (said + Buffer.concat(pieces).toString('utf8', 0, MAX_FIRST_LINE)).trim();
   throw new NotExecutable(`The command could not begin: ${why || 'no shell started'}.`);
 }
 

@@ -49,6 +49,15 @@ test('no command runs beside a job that has not started', async () => {
   await expect(exec(made.runner, handle, 'true')).rejects.toThrow(NotExecutable);
 });
 
+test('a job that prints only errors instead of a shell is refused', async () => {
+  await using made = await dockerRunner();
+  const { handle, container } = await running(made.runner);
+  const replace = `printf '#!/bin/ash\\nwhile :; do echo $(seq 30) >&2; done' > /bin/new
+    chmod 755 /bin/new; mv /bin/new /bin/sh`;
+  await docker('exec', '-u', '0', container, 'sh', '-c', replace);
+  await expect(exec(made.runner, handle, 'true')).rejects.toThrow(/could not begin/);
+});
+
 test('no secret of a session is in what the engine shows', async () => {
   await using made = await dockerRunner();
   const { handle, container } = await running(made.runner, { SECRET: 'secret of the job' });
