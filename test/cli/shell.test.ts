@@ -165,7 +165,7 @@ test('refusals say what is wrong', async () => {
   await until(ada, 'ada', 'ended', 'SUCCEEDED');
   expect(await refused('shell', 'ended')).toEqual([
     1,
-    'loam: The job is succeeded; a shell needs a running job\n',
+    'loam: The job has ended (succeeded); a shell needs a running job\n',
   ]);
   await using off = await startApp({ config: { jobShell: 'off' } });
   const eve = await off.user('eve');

@@ -432,7 +432,7 @@ test('a job without shells has none for anybody, and a rerun keeps that', async 
     const { status, body } = await refusedShell(client, 'ada/closed');
     expect([status, body.error.code]).toEqual([403, 'permission_denied']);
     expect(body.error.message).toBe(
-      'This job has no shells: it was created with shellAccess NONE ("shell: none")',
+      'This job has no shells: it was created with --no-shell, shellAccess NONE or "shell: none"',
     );
     expect(await canOpen(client, 'closed')).toEqual({ canOpenShell: false, shellAccess: 'NONE' });
   }

@@ -4,7 +4,7 @@
  * and give it its permissions.
  */
 import type pg from 'pg';
-import type { Prisma } from '../../../prisma/generated/client.ts';
+import type { JobStatus, Prisma } from '../../../prisma/generated/client.ts';
 import type { Config } from '../../base/config/config.ts';
 import { AppError, forbidden } from '../../base/errors.ts';
 import { can, demand, demandAccount, type Viewer } from '../../identity/permissions.ts';
@@ -13,6 +13,7 @@ import type { Db } from '../../platform/database/client.ts';
 import { findRepositoryById, sourceRef } from '../../repositories/repositories.ts';
 import { demandValues } from '../../repositories/secrets/secrets.ts';
 import { demandCredentials, readJobCredentials } from '../record/job-credentials.ts';
+import { isOver } from '../record/state.ts';
 import { getJob, type JobKey } from '../requests/jobs.ts';
 
 /** Of jobs that repeat each other, when it is asked who has given the first one its secrets. */
@@ -72,7 +73,7 @@ export async function authorizeShellById(
 async function authorize(services: Deps, viewer: Viewer, job: ShellJob): Promise<ShellTarget> {
   await demandShell(services, viewer, job);
   if (job.status !== 'running' || job.attemptId === null)
-    throw new AppError('conflict', `The job is ${job.status}; a shell needs a running job`);
+    throw new AppError('conflict', `${describeState(job.status)}; a shell needs a running job`);
   const where = { id: job.attemptId };
   const attempt = await services.db.jobAttempt.findUnique({ where, select: { workerId: true } });
   if (!attempt) throw new AppError('conflict', 'The job has just ended');
@@ -85,6 +86,10 @@ async function authorize(services: Deps, viewer: Viewer, job: ShellJob): Promise
       demand: (current) => demandShell(services, current, job),
     },
   };
+}
+
+function describeState(status: JobStatus): string {
+  return isOver(status) ? `The job has ended (${status})` : `The job is ${status}`;
 }
 
 /** Whether the viewer may open a shell in the job now. */
@@ -141,7 +146,9 @@ async function demandShellAccess(
   { shellAccess, namespaceId }: ShellJob,
 ): Promise<void> {
   if (shellAccess === 'none')
-    throw forbidden('This job has no shells: it was created with shellAccess NONE ("shell: none")');
+    throw forbidden(
+      'This job has no shells: it was created with --no-shell, shellAccess NONE or "shell: none"',
+    );
   const namespace = await db.namespace.findUnique({
     where: { id: namespaceId },
     select: { name: true, shellAccess: true },
