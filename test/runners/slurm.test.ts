@@ -118,7 +118,7 @@ test.for<[string, object]>([
   [RUNNING, { kind: 'running' }],
   ['COMPLETING|None|node1|main|0|0', { kind: 'running' }],
   ['SUSPENDED|None|node1|main|0|0', { kind: 'running' }],
-  ['COMPLETED|None|node1|main|0|0', end({ exitCode: 0 })],
+  ['COMPLETED|None|node1|main|0|0', end({ exitCode: 0, mayBeStartFailure: true })],
   ['FAILED|NonZeroExitCode|node1|main|768|0', end({ exitCode: 3, reason: 'exit code 3 on node1' })],
   ['FAILED|NonZeroExitCode|node1|main|35072|0', end({ exitCode: 137 })],
   [

@@ -130,7 +130,8 @@ function toEnd(job: Job): EngineEnd | null {
   const where = node ? ` on ${node}` : '';
   switch (state) {
     case 'COMPLETED':
-      return { ...end, exitCode: 0, reason: `the job completed${where}` };
+      // An agent ends with 0 only after its command. The state may be that of an earlier job, whose id slurmctld has used again.
+      return { ...end, exitCode: 0, mayBeStartFailure: true, reason: `the job completed${where}` };
     case 'FAILED':
       // The agent turns a signal that ends the command into an exit code, so a signal ended the agent itself.
       if (signal > 0)
