@@ -71,7 +71,8 @@ export const AUDIT_ACTIONS = {
   'job.shell_end': 'A shell or command in a job has ended.',
   'job.shell_close': 'A user ended an open shell or command in a job.',
   'shell_access.set': 'Shells in the jobs of a namespace were switched on or off.',
-  'job.port': 'A user connected to a port of a running job; once an hour for each user and port.',
+  'job.port':
+    'A user opened a port of a running job in the browser, or connected to it; connections once an hour for each user and port.',
   'run.create': 'A run of jobs was started: by a push, a schedule, or a user.',
   'run.approve': 'A run was approved, and its jobs were created.',
   'run.cancel': 'The jobs of a run were cancelled.',

@@ -448,7 +448,7 @@ test('all ends when the browser is signed out of Loam', async () => {
   await eventually(async () => expect((await guest.get('/')).status).toBe(401));
 });
 
-test('a connection is recorded once, with the port', async () => {
+test('each ticket is recorded, and connections once, with the port', async () => {
   const { namespace } = await ada.gql(`{ namespace(name: "ada") { auditLog(first: 100) { nodes {
     action actor address credential { kind } details } } } }`);
   type Entry = { action: string; actor: string; credential: { kind: string }; details: object };
@@ -456,8 +456,13 @@ test('a connection is recorded once, with the port', async () => {
     ({ action, actor, details }: Entry) =>
       action === 'JOB_PORT' && actor === 'ada' && 'port' in details && details.port === port,
   );
-  expect(entries.map(({ credential }: Entry) => credential.kind)).toEqual(['session', 'pat']);
-  expect(entries[0]).toMatchObject({ address: '127.0.0.1', details: { port } });
+  const [tickets, connections] = [true, false].map((isTicket) =>
+    entries.filter(({ details }: Entry) => 'host' in details === isTicket),
+  );
+  expect(connections.map(({ credential }: Entry) => credential.kind)).toEqual(['session', 'pat']);
+  expect(connections[0]).toMatchObject({ address: '127.0.0.1', details: { port } });
+  const host = expect.stringMatching(/^\d+--\w{26}\.apps\.localhost:\d+$/);
+  expect(tickets[0]).toMatchObject({ address: '127.0.0.1', details: { port, host } });
 });
 
 test('all ends with the job, and with the server', async () => {

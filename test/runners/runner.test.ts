@@ -133,7 +133,7 @@ describe('process, in a sandbox', () => {
         'id -un; getent hosts localhost >/dev/null && cat /etc/passwd | wc -l; touch "$HOME/x"';
       const { outcome, lines } = await runToEnd(made.runner, attemptSpec(command));
       expect(outcome).toMatchObject({ exitCode: 0 });
-      expect(lines).toEqual(['job', '1']);
+      expect(lines).toEqual(['job', '3']);
     } finally {
       process.umask(before);
     }

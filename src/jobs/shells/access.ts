@@ -23,6 +23,7 @@ export type Deps = { db: Db; pool: pg.Pool; config: Pick<Config, 'jobShell'> };
 
 export type ShellTarget = {
   jobId: string;
+  namespaceId: string;
   attemptId: string;
   /** The process that supervises the attempt. */
   workerId: string;
@@ -79,6 +80,7 @@ async function authorize(services: Deps, viewer: Viewer, job: ShellJob): Promise
   if (!attempt) throw new AppError('conflict', 'The job has just ended');
   return {
     jobId: job.id,
+    namespaceId: job.namespaceId,
     attemptId: job.attemptId,
     workerId: attempt.workerId,
     rule: {

@@ -7,6 +7,7 @@ import type { Config } from '../../../base/config/config.ts';
 import { forbidden, invalid } from '../../../base/errors.ts';
 import { newId } from '../../../base/ids.ts';
 import type { Urls } from '../../../base/urls.ts';
+import { recordAudit } from '../../../identity/audit.ts';
 import { hashSecret, randomSecret } from '../../../identity/credentials.ts';
 import { demandAccount, type Viewer } from '../../../identity/permissions.ts';
 import { type Db, inTransaction } from '../../../platform/database/client.ts';
@@ -44,7 +45,7 @@ export async function openJobPort(
   { port, ...key }: JobKey & { port: number },
 ): Promise<AppTicket> {
   const account = demandAccount(viewer);
-  const { jobId } = await authorizeShell(services, viewer, key);
+  const { jobId, namespaceId } = await authorizeShell(services, viewer, key);
   if (!services.config.appsDomain)
     throw forbidden(
       'Ports of jobs are not opened in browsers on this server (LOAM_APPS_DOMAIN): use loam forward',
@@ -63,13 +64,20 @@ export async function openJobPort(
     hash,
     expiresAt,
   };
+  const origin = originOfApp(services, { jobId, port });
   await inTransaction(services.db, async (tx) => {
     await tx.appSession.create({ data, select: { id: true } });
+    await recordAudit(tx, account, {
+      action: 'job.port',
+      namespaceIds: [namespaceId],
+      subject: jobId,
+      name: key.name,
+      details: { port, host: new URL(origin).host },
+    });
     await tx.$executeRaw`
       delete from app_sessions where id in (
         select id from app_sessions where user_id = ${userId} order by id desc offset ${MAX_SESSIONS})`;
   });
-  const origin = originOfApp(services, { jobId, port });
   return { url: `${origin}${TICKET_PATH}?ticket=${ticket}`, expiresAt };
 }
 
