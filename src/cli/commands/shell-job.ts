@@ -2,7 +2,7 @@
  * Jobs that wait for shells (`loam shell --new`). The command of such a job reads events from a FIFO:
  *   open        a shell has begun
  *   exit CODE   the command of a shell has ended; the job ends with the code
- *   end         `loam` has all output of a shell. The job ends only now, because its end would cut off the output
+ *   end         `loam` has received all output of a shell. The job ends only then: an earlier end would cut the output off
  *   idle        a terminal was idle: as `exit` and `end`
  *   closed      no shell is left: those without `exit` have lost their connection. Shells keep a second FIFO open, whose end is this
  *   timeout N   the idle time after the Nth `closed` is over
@@ -25,7 +25,7 @@ const READ_COMMAND = graphql(`
 /** The line that the job prints once shells can begin. */
 export const READY = 'Waiting for a shell';
 const MARK = '# loam shell --idle ';
-/** Shells have the TMPDIR of the job, which no other job has. */
+/** Shells share TMPDIR with their job, and with no other job. */
 const FOLDER = '"$TMPDIR/loam-shell"';
 const JOIN = '"$TMPDIR/loam-shell/join"';
 const EVENTS = '"$TMPDIR/loam-shell/events"';

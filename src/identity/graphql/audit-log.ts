@@ -21,24 +21,41 @@ const Action = builder.enumType('AuditAction', {
   ) as { [name: string]: { value: AuditAction } },
 });
 
-export const AuditCredential = builder
-  .objectRef<{ kind: string; id: string; name: string }>('AuditCredential')
-  .implement({
-    description: 'The credential that was used for a change, as it was at that time.',
-    fields: (t) => ({
-      kind: t.exposeString('kind', {
-        description:
-          '`pat` for a personal access token, `key` for an API key, `ssh` for an SSH key, `deploy` for a deploy key, `session` for a browser session, `oidc` for an access token of an identity provider, `job` for the token of a job.',
-      }),
-      id: t.exposeID('id', {
-        description:
-          'The id of the credential, which may be deleted by now; for the token of a job, that of the attempt.',
-      }),
-      name: t.exposeString('name', {
-        description: 'The name of the credential, or of the job.',
-      }),
+type StoredCredential = {
+  credentialKind: string | null;
+  credentialId: string | null;
+  credentialName: string | null;
+};
+
+/** The credential of a row that keeps a copy of it; null on the machine of the server. */
+export function readCredential({
+  credentialKind,
+  credentialId,
+  credentialName,
+}: StoredCredential): Credential | null {
+  return credentialKind && credentialId
+    ? { kind: credentialKind, id: credentialId, name: credentialName ?? '' }
+    : null;
+}
+
+type Credential = { kind: string; id: string; name: string };
+
+export const AuditCredential = builder.objectRef<Credential>('AuditCredential').implement({
+  description: 'The credential that was used for a change, as it was at that time.',
+  fields: (t) => ({
+    kind: t.exposeString('kind', {
+      description:
+        '`pat` for a personal access token, `key` for an API key, `ssh` for an SSH key, `deploy` for a deploy key, `session` for a browser session, `oidc` for an access token of an identity provider, `job` for the token of a job.',
     }),
-  });
+    id: t.exposeID('id', {
+      description:
+        'The id of the credential, which may be deleted by now; for the token of a job, that of the attempt.',
+    }),
+    name: t.exposeString('name', {
+      description: 'The name of the credential, or of the job.',
+    }),
+  }),
+});
 
 const AuditEntry = builder.objectRef<log.AuditEntry>('AuditEntry').implement({
   description:
@@ -82,10 +99,7 @@ const AuditEntry = builder.objectRef<log.AuditEntry>('AuditEntry').implement({
       type: AuditCredential,
       nullable: true,
       description: 'The credential that was used; null for changes on the machine of the server.',
-      resolve: ({ credentialKind, credentialId, credentialName }) =>
-        credentialKind && credentialId
-          ? { kind: credentialKind, id: credentialId, name: credentialName ?? '' }
-          : null,
+      resolve: readCredential,
     }),
     address: t.exposeString('address', {
       nullable: true,

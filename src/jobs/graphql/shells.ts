@@ -1,6 +1,6 @@
 /** GraphQL types of the open shells of jobs. */
 import type { JobShell } from '../../../prisma/generated/client.ts';
-import { AuditCredential } from '../../identity/graphql/audit-log.ts';
+import { AuditCredential, readCredential } from '../../identity/graphql/audit-log.ts';
 import { Namespace } from '../../identity/graphql/namespaces.ts';
 import { anyTargetIn, can } from '../../identity/permissions.ts';
 import { builder, INPUT } from '../../platform/schema/builder.ts';
@@ -18,10 +18,7 @@ const JobShellType = builder.objectRef<JobShell>('JobShell').implement({
       type: AuditCredential,
       nullable: true,
       description: 'The credential with which it was opened.',
-      resolve: ({ credentialKind, credentialId, credentialName }) =>
-        credentialKind && credentialId
-          ? { kind: credentialKind, id: credentialId, name: credentialName ?? '' }
-          : null,
+      resolve: readCredential,
     }),
     address: t.exposeString('address', {
       nullable: true,

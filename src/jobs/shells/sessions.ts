@@ -78,7 +78,10 @@ type Job = {
   attemptId: string | null;
 };
 
-/** The right to open one in a job of one's own, or of others. What the job has matters only to those who read it. */
+/**
+ * The action for shells in the viewer's own job, or in a job of another user. To list or end shells needs no right to the job's
+ * secrets, because neither reads anything of the job.
+ */
 function actionOn(viewer: Viewer, { createdById }: Pick<Job, 'createdById'>) {
   const isOwn = viewer.kind === 'account' && createdById === viewer.userId;
   return isOwn ? 'job.shellOwn' : 'job.shellAny';

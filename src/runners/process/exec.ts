@@ -267,7 +267,7 @@ function openTerminal(program: StreamedProgram): ExecSession {
       const script = findScript();
       if (script === undefined) program.kill('SIGKILL');
       else signalOne(script, 'SIGKILL');
-      // `nsenter` stops with its child, and would not see that it has ended.
+      // When its child is stopped, `nsenter` stops too, and would not notice the end of the child.
       for (const each of [pid, ...listDescendants(pid)]) signalOne(each, 'SIGCONT');
     },
   };
@@ -323,7 +323,7 @@ function openPipes(
     close() {
       for (const each of listAttached()) {
         signalOne(each, 'SIGTERM');
-        // A stopped process ends only when it goes on, as `nsenter` does, which stops with its child.
+        // A stopped process handles the signal only when it is continued. `nsenter` stops together with its child.
         signalOne(each, 'SIGCONT');
       }
       setTimeout(() => {

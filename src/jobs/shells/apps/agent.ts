@@ -75,7 +75,7 @@ export class PortAgent extends Agent {
     super.reuseSocket(socket, request);
   }
 
-  /** Must be called after a request that may have opened no connection. */
+  /** Calls `onUnused` if no connection is open. To be called after each request, because one that fails early opens none. */
   checkUse(): void {
     if (this.#open.size === 0) this.#onUnused();
   }

@@ -1,6 +1,6 @@
 /**
  * Who may use a port of a job in the browser. The dashboard gets a ticket, with which the browser signs in once on the host of the
- * port. Its session there is for this port alone, and has the rights that the credential that got the ticket has at the time.
+ * port. Its session there is valid for this port only, and has the current rights of the credential that requested the ticket.
  */
 import type pg from 'pg';
 import type { Config } from '../../../base/config/config.ts';

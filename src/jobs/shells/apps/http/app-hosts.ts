@@ -213,7 +213,10 @@ const TITLES: Record<number, string> = {
   504: 'The program does not answer',
 };
 
-/** Whether a page of the same host makes the request, the visitor does, or a program that is no browser. */
+/**
+ * Whether the request is made by a page of the same host, by the visitor (a typed address or a link), or by a program that is not a
+ * browser.
+ */
 function isFromOwnPage(req: Request, ownOrigin: string): boolean {
   const { origin, host } = req.headers;
   const { protocol } = new URL(ownOrigin);
