@@ -9,7 +9,7 @@ import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { LRUCache } from 'lru-cache';
 import type pg from 'pg';
-import { AppError, busy, notFound } from '../base/errors.ts';
+import { AppError, busy, type ErrorCode, notFound } from '../base/errors.ts';
 import type { Logger } from '../base/log.ts';
 import { defineRemoteCall } from '../cluster/calls.ts';
 import type { Cluster } from '../cluster/cluster.ts';
@@ -22,6 +22,9 @@ type Deps = { db: Db; git: Git; log: Logger };
 
 /** Dependencies for reading a repository on the server that has it. */
 export type RepositoryReadDeps = Deps & { pool: pg.Pool; cluster: Cluster };
+
+/** Codes of errors that a missing folder can cause. */
+const FOLDER_CODES: readonly ErrorCode[] = ['not_found', 'invalid_request'];
 
 /** Ids of repositories whose missing data has been logged. */
 const reported = new LRUCache<string, true>({ max: 10_000 });
@@ -40,8 +43,8 @@ export async function withRepositoryFolder<T>(
   try {
     return await work(dir);
   } catch (error) {
-    // A missing folder explains any failure, because processes that were already running find no files.
-    const isExplained = error instanceof AppError && error.code !== 'not_found';
+    // A missing folder explains any failure, because processes that were already running find no files. They may blame the request.
+    const isExplained = error instanceof AppError && !FOLDER_CODES.includes(error.code);
     if (!isExplained && (await isGone(dir))) throw await missingFolderError(services, id, dir);
     if (error instanceof QueueTimeout)
       throw busy('Too many repository reads are in progress; try again later');

@@ -5,7 +5,9 @@ import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { gzipSync } from 'node:zlib';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { invalid } from '../../src/base/errors.ts';
 import { newId } from '../../src/base/ids.ts';
+import { withRepositoryFolder } from '../../src/repositories/folder.ts';
 import { recoverRepositories } from '../../src/repositories/recovery.ts';
 import { eventually } from '../support/eventually.ts';
 import { remote, Workspace } from '../support/git.ts';
@@ -480,6 +482,19 @@ test('a fetch of a repository that is deleted before its response is not found',
     ...{ duplex: 'half' },
   });
   expect(answer.status).toBe(404);
+});
+
+test('what git says about a folder that was deleted under it is not found', async () => {
+  const { services } = app.app;
+  const { id } = await create('undermined');
+  // Git names no folder then: "unable to read current working directory".
+  const fail = () => Promise.reject(invalid(null, 'unable to read current working directory'));
+  await expect(withRepositoryFolder(services, id, fail)).rejects.toMatchObject({ status: 400 });
+  await ada.gql(
+    `mutation ($input: DeleteRepositoryInput!) { deleteRepository(input: $input) { id } }`,
+    { input: { id } },
+  );
+  await expect(withRepositoryFolder(services, id, fail)).rejects.toMatchObject({ status: 404 });
 });
 
 test('the next start finishes or undoes operations of a killed server', async () => {
