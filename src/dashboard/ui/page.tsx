@@ -85,24 +85,17 @@ export function Tabs({
 export function ShowMoreButton({
   hasMore,
   onMore,
-  busy,
   left,
 }: {
   /** The number of rows not shown yet, if known. */
   left?: number;
   hasMore: boolean;
   onMore: () => void;
-  busy?: boolean;
 }) {
   if (!hasMore) return null;
   return (
     <div className="mt-4 flex justify-center">
-      <button
-        type="button"
-        onClick={onMore}
-        disabled={busy}
-        className="field w-auto text-sm hover:bg-hover"
-      >
+      <button type="button" onClick={onMore} className="field w-auto text-sm hover:bg-hover">
         Show more{left !== undefined && ` (${left} left)`}
       </button>
     </div>

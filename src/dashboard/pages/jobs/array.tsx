@@ -184,7 +184,6 @@ function ArrayDetails({ namespace, id }: { namespace: string; id: string }) {
                   <ShowMoreButton
                     hasMore={total > first && first < MAX_JOBS}
                     onMore={() => setFirst(Math.min(first + PAGE_SIZE, MAX_JOBS))}
-                    busy={asked.fetching}
                   />
                   <p className="text-center text-sm text-dim">
                     {total > first && first >= MAX_JOBS && `Only ${MAX_JOBS} jobs are shown. `}

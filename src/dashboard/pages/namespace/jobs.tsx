@@ -175,7 +175,6 @@ export function JobList({ namespace, repository }: { namespace: string; reposito
               <ShowMoreButton
                 hasMore={pageInfo.hasNextPage && first < MAX_JOBS}
                 onMore={() => setFirst(Math.min(first + PAGE_SIZE, MAX_JOBS))}
-                busy={asked.fetching}
               />
               {pageInfo.hasNextPage && first >= MAX_JOBS && (
                 <p className="mt-4 text-center text-sm text-dim">

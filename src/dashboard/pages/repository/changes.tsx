@@ -44,7 +44,6 @@ export function ChangesView({
   at,
   files: shown,
   onMore,
-  busy,
 }: {
   changes: FragmentOf<typeof ChangesData>;
   namespace: string;
@@ -53,7 +52,6 @@ export function ChangesView({
   at: string;
   files: number;
   onMore: (files: number) => void;
-  busy: boolean;
 }) {
   const { additions, deletions, isTruncated, files, tree } = readFragment(ChangesData, data);
   if (!files || !tree) return null;
@@ -86,7 +84,6 @@ export function ChangesView({
           <ShowMoreButton
             hasMore={files.pageInfo.hasNextPage && shown < MAX_FILES}
             onMore={() => onMore(MAX_FILES)}
-            busy={busy}
           />
           {files.pageInfo.hasNextPage && shown >= MAX_FILES && (
             <p className="text-sm text-dim">

@@ -59,7 +59,6 @@ export default function Commit() {
                   at={commit.sha}
                   files={files}
                   onMore={setFiles}
-                  busy={asked.fetching}
                 />
               )}
             </div>

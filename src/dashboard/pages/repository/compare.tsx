@@ -186,7 +186,6 @@ function Comparison({
               at={headCommit.sha}
               files={files}
               onMore={setFiles}
-              busy={asked.fetching}
             />
           )}
         </div>
