@@ -148,12 +148,13 @@ export function execContract(open: () => Promise<RunnerUnderTest>): void {
       terminal: { columns: 100, rows: 40 },
     });
     const screen = watchScreen(session);
-    session.stdin.write('stty size; tty; echo "$TERM"\n');
+    session.stdin.write('PS1="next? "; stty size; tty; echo "$TERM"\n');
     await screen.until(/40 100\r\n\/dev\/pts\/\d+\r\nxterm-256color\r\n/);
     session.stdin.write('(trap "echo ended; exit" INT; echo begun; while :; do sleep 1; done)\n');
     await screen.until(/^begun\r$/m);
     session.stdin.write('\x03');
-    await screen.until(/ended\r$/m);
+    // Before it prompts, the shell reads the size and sets it again, which can undo a change in between.
+    await screen.until(/ended\r\n[\s\S]*next\? $/);
     session.resize({ columns: 120, rows: 50 });
     session.stdin.write('until stty size | grep "50 120"; do sleep 0.1; done\n');
     await screen.until(/^50 120\r$/m);
