@@ -121,7 +121,7 @@ async function openContainer(): Promise<Docker.Container> {
 }
 
 async function comparePrompts(): Promise<void> {
-  const shell = (name: string) => [process.execPath, LOAM, 'shell', `admin/${name}`];
+  const shell = (name: string) => [LOAM, 'shell', `admin/${name}`];
   const over = (user: string, port: number, ...command: string[]) => [
     ...['ssh', ...ssh.options, '-t', '-p', `${port}`, '-l', user, '127.0.0.1', ...command],
   ];

@@ -29,7 +29,9 @@ export default defineConfig({
         codeSplitting: false,
         // A script of sh and a module at once, added after minification, which would drop it. The shebang alone cannot pass
         // `--` everywhere, without which Node takes options such as --env-file, even after the name of the script.
-        postBanner: '#!/bin/sh\n":" //; exec node -- "$0" "$@"',
+        // Node 22 and later keep the compiled code in the cache of the user, which saves a third of the time of a short command.
+        postBanner: `#!/bin/sh
+":" //; export NODE_COMPILE_CACHE="\${NODE_COMPILE_CACHE:-\${XDG_CACHE_HOME:-\${HOME:-/dev/null}/.cache}/loam}"; exec node -- "$0" "$@"`,
       },
     },
   },
