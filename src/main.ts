@@ -20,7 +20,8 @@ const stopped = stopSignal();
 try {
   const config = readConfig();
   eraseSecrets();
-  if (config.hardware.hasFile) process.on('SIGHUP', () => reloadHardware(config));
+  if (config.hardware.hasFile || config.volumes.hasFile)
+    process.on('SIGHUP', () => reloadFiles(config));
   unsetMallocThreshold();
   const starting = retryStartup(() => start(config), { report: console.error });
   const aborted = stopped.then(async () => {
@@ -52,13 +53,19 @@ function stopSignal(): Promise<void> {
   });
 }
 
-function reloadHardware({ hardware, logLevel }: Config): void {
+function reloadFiles({ hardware, volumes, logLevel }: Config): void {
   const log = createLog(logLevel);
-  try {
-    hardware.reload();
-    log.info('Read LOAM_HARDWARE again');
-  } catch (error) {
-    log.error(`LOAM_HARDWARE stays as it was: ${(error as Error).message}`);
+  for (const [name, file] of [
+    ['LOAM_HARDWARE', hardware] as const,
+    ['LOAM_VOLUMES', volumes] as const,
+  ]) {
+    if (!file.hasFile) continue;
+    try {
+      file.reload();
+      log.info(`Read ${name} again`);
+    } catch (error) {
+      log.error(`${name} stays as it was: ${(error as Error).message}`);
+    }
   }
 }
 

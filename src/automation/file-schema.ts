@@ -208,6 +208,25 @@ const job = z
       .describe(
         'Artifacts of other jobs, put into the working directory before the start. Each job of a matrix gets a folder, such as `seed=1,lr=0.1`.',
       ),
+    volumes: z
+      .array(
+        z.strictObject({
+          name: z.string().min(1).max(64).describe('The name of a volume of the server.'),
+          to: z
+            .string()
+            .max(1_024)
+            .describe(
+              'The folder at which the job has it: data, below the working directory, or /data.',
+            ),
+          read_only: z
+            .boolean()
+            .optional()
+            .describe('Whether the job can only read it. Default: as the volume permits.'),
+        }),
+      )
+      .max(16)
+      .optional()
+      .describe('Data on the machines that the job mounts.'),
     matrix: matrix.optional(),
     max_parallel: z
       .int()

@@ -398,6 +398,7 @@ export function toRequest({ job, defaults, branch, combination }: RequestSource)
     idleTimeoutMinutes: job.idle_timeout_minutes,
     holdOnFailureMinutes: job.hold_minutes,
     shellAccess: job.shell,
+    volumes: job.volumes?.map(({ name, to, read_only: readOnly }) => ({ name, to, readOnly })),
     concurrency: job.concurrency && {
       group: expandBranch(job.concurrency.group, branch),
       onConflict: job.concurrency.on_conflict,

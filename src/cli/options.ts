@@ -2,7 +2,13 @@
 import { readFileSync } from 'node:fs';
 import { InvalidArgumentError } from '@commander-js/extra-typings';
 import type { Gpu, JobStatus } from './sdk/job-info.ts';
-import { fromEnum, gpuOf, type InputArtifacts, type NeededJob } from './sdk/job-input.ts';
+import {
+  fromEnum,
+  gpuOf,
+  type InputArtifacts,
+  type NeededJob,
+  type VolumeMount,
+} from './sdk/job-input.ts';
 
 export function parseCount(text: string): number {
   if (!/^\d{1,9}$/.test(text)) throw new InvalidArgumentError('It must be a whole number.');
@@ -130,6 +136,14 @@ export function collectInputs(text: string, before: readonly InputArtifacts[] = 
   if (job === '' || more.length > 0)
     throw new InvalidArgumentError('It must be JOB, JOB:PATH or JOB:PATH:TO.');
   return [...before, { job, ...(path && { path }), ...(to && { to }) }];
+}
+
+/** `NAME:TO`, or `NAME:TO:ro` or `NAME:TO:rw`. */
+export function collectVolumes(text: string, before: readonly VolumeMount[] = []): VolumeMount[] {
+  const [, name, to, mode] = /^([^:]+):([^:]+)(?::(ro|rw))?$/.exec(text) ?? [];
+  if (name === undefined || to === undefined)
+    throw new InvalidArgumentError('It must be NAME:TO, NAME:TO:ro or NAME:TO:rw.');
+  return [...before, { name, to, ...(mode && { readOnly: mode === 'ro' }) }];
 }
 
 /** `JOB`, or `JOB:failed` or `JOB:finished`. */

@@ -21,6 +21,7 @@ import {
   RunnerUnavailable,
   usesWorkerSlots,
 } from './runner.ts';
+import { type LocalVolumes, openLocalVolumes } from './volumes.ts';
 
 /** The image of jobs that name none, with `LOAM_RUNNER=docker`: Debian with git and common tools. */
 const DEFAULT_IMAGE = 'buildpack-deps:bookworm-scm';
@@ -49,10 +50,12 @@ export async function openRunner(options: Options): Promise<OpenedRunner> {
   const { config, agents, log } = options;
   const { runner: mode, dataDir, hardware, jobNetwork: network, jobAllow: allow } = config;
   await using cleanup = new AsyncDisposableStack();
-  const own = mode === 'none' ? null : await openOwnMachines(options, mode, cleanup);
+  const volumes = cleanup.use(await openLocalVolumes({ volumes: config.volumes, log }));
+  const own =
+    mode === 'none' ? null : await openOwnMachines({ ...options, volumes }, mode, cleanup);
   if (!agents) {
     const owned = cleanup.move();
-    const runner = composeRunners(mode, own?.kinds ?? {}, own?.choose ?? (() => null));
+    const runner = composeRunners(mode, own?.kinds ?? {}, own?.choose ?? (() => null), { volumes });
     return Object.assign(runner, { [Symbol.asyncDispose]: () => owned.disposeAsync() });
   }
   // Loaded on demand: the program of joined machines does without.
@@ -85,12 +88,14 @@ export async function openRunner(options: Options): Promise<OpenedRunner> {
   };
   const owned = cleanup.move();
   const name = config.clusters ? 'clusters' : mode;
-  return Object.assign(composeRunners(name, kinds, choose, regions), {
+  return Object.assign(composeRunners(name, kinds, choose, { regions, volumes }), {
     agents: { findSession, program },
     joined,
     [Symbol.asyncDispose]: () => owned.disposeAsync(),
   });
 }
+
+type OwnOptions = Options & { volumes: LocalVolumes };
 
 type OpenedMachines = { kinds: Kinds; choose: Choose };
 
@@ -100,7 +105,7 @@ type OpenedMachines = { kinds: Kinds; choose: Choose };
  * @throws ConfigError when the configured runner does not work here
  */
 async function openOwnMachines(
-  options: Options,
+  options: OwnOptions,
   mode: OwnMachines['runner'],
   cleanup: AsyncDisposableStack,
 ): Promise<OpenedMachines> {
@@ -215,7 +220,7 @@ function skipsEngines(config: Config): boolean {
 }
 
 async function openEngine(
-  { config, log }: Options,
+  { config, volumes, log }: OwnOptions,
   engine: DockerConfig & Partial<EngineConfig>,
   gpusHere: GpuLedger,
 ): Promise<OpenedEngine> {
@@ -246,6 +251,7 @@ async function openEngine(
     remoteGpus: gpus,
     diskFloor: config.diskFloor,
     uids: config.jobUids,
+    volumes,
     log,
   });
   return {
@@ -256,7 +262,7 @@ async function openEngine(
   };
 }
 
-function openProcesses({ config, hidden, log }: Options, gpus: GpuLedger) {
+function openProcesses({ config, hidden, volumes, log }: OwnOptions, gpus: GpuLedger) {
   return openProcessRunner({
     dir: processAttemptsDir(config.dataDir),
     diskFloor: config.diskFloor,
@@ -266,6 +272,7 @@ function openProcesses({ config, hidden, log }: Options, gpus: GpuLedger) {
     allow: config.jobAllow,
     uids: config.jobUids,
     gpus,
+    volumes,
     log,
   });
 }
@@ -290,14 +297,16 @@ type Choose = (hasImage: boolean, machine: string) => string | null;
 
 /**
  * @param name is stored with attempts that are claimed but not prepared
- * @param regions the regions of machines that are not clusters; unset: all
+ * @param own.regions the regions of machines that are not clusters; unset: all
+ * @param own.volumes those of this machine; unset: none
  */
 export function composeRunners(
   name: string,
   kinds: Kinds,
   choose: Choose,
-  regions?: readonly string[],
+  own: { regions?: readonly string[] | undefined; volumes?: Pick<LocalVolumes, 'names'> } = {},
 ): Runner {
+  const { regions } = own;
   const runners = Object.values(kinds);
   const warnings = runners.flatMap(({ warning }) => warning ?? []);
   // Handles without a kind belong to processes. They come from a runner that was not combined with others.
@@ -322,6 +331,7 @@ export function composeRunners(
       const offered = mergeMachines(runners.flatMap(({ machines }) => machines)).map((machine) => ({
         ...machine,
         ...(regions && usesWorkerSlots(machine) && { regions }),
+        ...(own.volumes && machine.id === LOCAL_MACHINE && { volumes: own.volumes.names }),
         withImage: choose(true, machine.id) !== null,
         withoutImage: choose(false, machine.id) !== null,
       }));

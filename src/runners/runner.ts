@@ -34,6 +34,8 @@ export type Machine = {
   regions?: readonly string[];
   /** Id of the namespace whose jobs alone the machine runs; unset: all. */
   namespaceId?: string;
+  /** The volumes that jobs on the machine can mount; unset: none. */
+  volumes?: readonly string[];
 };
 
 /** Whether jobs on the machine use the slots of the worker. */
@@ -68,6 +70,17 @@ export function listClusters({
 /** The id of this server's own machine. */
 export const LOCAL_MACHINE = 'local';
 
+/** A volume of `LOAM_VOLUMES` in the file system of a job. Where it is on a machine is known there. */
+export type VolumeMount = {
+  /** The name of the volume. */
+  volume: string;
+  /** An absolute path, as the job sees it. */
+  to: string;
+  readOnly: boolean;
+  /** The subfolder that the job sees as the volume; null: it sees the whole volume. */
+  folder: string | null;
+};
+
 export type AttemptSpec = {
   /** Attempt id. */
   id: string;
@@ -83,6 +96,7 @@ export type AttemptSpec = {
   files: Readonly<Record<string, string>>;
   /** Creates the working directory, with checkout and inputs, which must not exist yet; null: an empty directory. */
   checkout: ((dir: string, signal: AbortSignal) => Promise<void>) | null;
+  mounts: readonly VolumeMount[];
   /** For people who look at the lists of a cluster. */
   job: { id: string; name: string; namespace: string };
   hardware: Hardware;

@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { expect } from 'vitest';
 import { openProcessRunner, type ProcessRunner } from '../../src/runners/process/runner.ts';
 import { GRACE_MS, type NetworkMode } from '../../src/runners/runner.ts';
+import type { LocalVolumes } from '../../src/runners/volumes.ts';
 import { eventually } from './eventually.ts';
 import { listCommandLines } from './processes.ts';
 
@@ -17,13 +18,14 @@ export async function processRunner(
   sandbox: Sandboxed = 'auto',
   network?: NetworkMode,
   graceMs: number = GRACE_MS,
+  volumes?: LocalVolumes,
 ) {
   const dir = await mkdtemp(join(tmpdir(), 'loam-runner-'));
   const opened: ProcessRunner[] = [];
   // A new runner removes the prepared shims of the last one, which here may be preparing more at that moment.
   const again = () =>
     eventually(async () => {
-      const one = await openProcessRunner({ dir, graceMs, sandbox, network });
+      const one = await openProcessRunner({ dir, graceMs, sandbox, network, volumes });
       opened.push(one);
       return one;
     });

@@ -35,6 +35,7 @@ export function attemptSpec(command: string, changes: Partial<AttemptSpec> = {})
     env: {},
     files: {},
     checkout: null,
+    mounts: [],
     job: { id: 'job_1', name: 'contract', namespace: 'ada' },
     hardware: { gpu: 'none', gpuCount: 1, cpu: 2, memoryGb: 1, diskGb: 1, region: 'us-east-1' },
     timeoutMs: 60_000,

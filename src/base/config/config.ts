@@ -1,5 +1,5 @@
 /**
- * Configuration, read once from the environment; only the file of `hardware` is read again. No other file reads `process.env` for settings.
+ * Configuration, read once from the environment; only the files of `hardware` and `volumes` are read again. No other file reads `process.env` for settings.
  *
  * To add a variable: a row of `VARIABLES`, a row of the table in docs/configuration.md, a field of `Config`. An invalid
  * value throws a `ConfigError` whose message begins with the variable's name; the program prints that line and exits.
@@ -34,6 +34,7 @@ import {
   TRACING_VARIABLES,
   type TracingConfig,
 } from './tracing.ts';
+import { CurrentVolumes } from './volumes-file.ts';
 
 export type DatabaseConfig = { kind: 'embedded' } | { kind: 'url'; url: string };
 /** Where artifacts are stored. */
@@ -87,8 +88,10 @@ export type Config = {
   diskFloor: number;
   database: DatabaseConfig;
   admin: { username: string; token?: string };
-  /** What jobs may request, and its prices. The only setting that changes while the process runs. */
+  /** What jobs may request, and its prices. Only this and `volumes` change while the process runs. */
   hardware: CurrentCatalogue;
+  /** The data that jobs may mount. */
+  volumes: CurrentVolumes;
   /** How jobs run on the server's own machine and engines; `none`: only clusters and joined machines run jobs. */
   runner: OwnMachines['runner'] | 'none';
   /** The clusters that run jobs; unset: this worker drives no cluster. */
@@ -245,6 +248,11 @@ export const VARIABLES = {
     'YAML file with the GPU models, regions and prices that jobs may request, read again on SIGHUP; unset: the catalogue of the API contract',
     kinds.localPath,
   ],
+  LOAM_VOLUMES: [
+    '',
+    'YAML file with the volumes that jobs may mount, read again on SIGHUP; unset: none',
+    kinds.localPath,
+  ],
   LOAM_RUNNER: [
     'auto',
     'how jobs run: docker, process, slurm, kubernetes, none (only on joined machines), or auto (jobs with an image use docker if an engine is available, the others are processes)',
@@ -373,7 +381,8 @@ export function readConfig(env: Env = process.env): Config {
       : readValues(env, DOCKER_VARIABLES),
   );
   const dockerHosts = values.LOAM_DOCKER_HOSTS;
-  const hardware = readHardware(values.LOAM_HARDWARE);
+  const hardware = readFile('LOAM_HARDWARE', values, CurrentCatalogue);
+  const volumes = readFile('LOAM_VOLUMES', values, CurrentVolumes);
   const storage = values.LOAM_STORAGE ?? { kind: 'folder', path: join(dataDir, 'storage') };
   return {
     role: values.LOAM_ROLE,
@@ -397,6 +406,7 @@ export function readConfig(env: Env = process.env): Config {
     admin: { username: values.LOAM_ADMIN, ...(token && { token }) },
     gitTransfers: values.LOAM_GIT_TRANSFERS,
     hardware,
+    volumes,
     ...readRunners(env, values, hardware.current.regions),
     docker,
     ...(dockerHosts && { engines: readEngineConfigs(dockerHosts, docker) }),
@@ -438,11 +448,16 @@ export function readConfig(env: Env = process.env): Config {
   };
 }
 
-function readHardware(path: string | undefined): CurrentCatalogue {
+/** Reads a file that can be read again later. */
+function readFile<N extends 'LOAM_HARDWARE' | 'LOAM_VOLUMES', T>(
+  name: N,
+  values: Record<N, string | undefined>,
+  File: new (path: string | null) => T,
+): T {
   try {
-    return new CurrentCatalogue(path ?? null);
+    return new File(values[name] ?? null);
   } catch (error) {
-    throw new ConfigError(`LOAM_HARDWARE: ${(error as Error).message}`);
+    throw new ConfigError(`${name}: ${(error as Error).message}`);
   }
 }
 

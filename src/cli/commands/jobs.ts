@@ -256,6 +256,12 @@ function describe(job: JobInfo, url: string): [string, string | null | undefined
         .join(' '),
     ],
     [
+      'volumes',
+      job.volumes
+        .map(({ name, to, readOnly }) => `${name}:${to}${readOnly ? ':ro' : ''}`)
+        .join(' '),
+    ],
+    [
       'artifacts',
       artifacts && `${fileCount(artifacts.fileCount)}, ${size(artifacts.sizeBytes)} packed`,
     ],

@@ -12,6 +12,7 @@ import {
   collectPairs,
   collectPermissions,
   collectVariables,
+  collectVolumes,
   parseAmount,
   parseCount,
   parseGb,
@@ -79,6 +80,7 @@ const FLAGS: Readonly<Record<string, string>> = {
   maxParallel: '--max-parallel',
   concurrency: '--concurrency',
   inputs: '--input',
+  volumes: '--volume',
   namespace: '--namespace',
   name: '--name',
 };
@@ -127,6 +129,11 @@ export function withJobOptions(command: Command<[], Record<never, never>, Global
       'copy artifacts of another job into the working directory (repeatable)',
       collectInputs,
     )
+    .option(
+      '-v, --volume <name:to[:ro]>',
+      'mount a volume of the server at this folder, ro: only to read it (repeatable)',
+      collectVolumes,
+    )
     .option('--namespace <name>', 'namespace of the job, if not that of the repository')
     .option('--name <name>', 'name of the job');
 }
@@ -164,6 +171,7 @@ export async function createNewJob(
       idleTimeoutMinutes: options.idleTimeout,
       outputPath: options.output,
       inputs: options.input,
+      volumes: options.volume,
       env: merge(options.envFile, options.env),
       secrets: merge(options.secretFile, options.secret),
       secretNames: options.useSecret,

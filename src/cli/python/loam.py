@@ -90,6 +90,7 @@ __all__ = [
     "Secret",
     "Secrets",
     "SkippedJobs",
+    "VolumeMount",
     "Webhook",
     "WebhookError",
     "WebhookEvent",
@@ -248,6 +249,20 @@ class InputArtifacts(_InputBase, total=False):
 
     path: str
     to: str
+
+
+class _VolumeBase(TypedDict):
+    name: str
+    to: str
+
+
+class VolumeMount(_VolumeBase, total=False):
+    """
+    A volume of the server that a new job mounts: its `name`, the folder `to` at which the job has it (`data` in the working
+    directory, or `/data`), and whether it is `read_only` (by default as the volume permits).
+    """
+
+    read_only: bool
 
 
 class MatrixValue(TypedDict):
@@ -485,6 +500,7 @@ class Client:
         retries: int | None = None,
         output_path: str | None = None,
         inputs: Sequence[InputArtifacts] | None = None,
+        volumes: Sequence[VolumeMount] | None = None,
         needs: Mapping[str, str] | Sequence[str] | None = None,
         array: int | None = None,
         max_parallel: int | None = None,
@@ -544,6 +560,7 @@ class Client:
                 {"variable": key, "audience": value} for key, value in (id_tokens or {}).items()
             ],
             "inputs": [dict(one) for one in inputs or []],
+            "volumes": [_volume(one) for one in volumes or []],
             "holdOnFailureMinutes": hold_on_failure_minutes,
             "shellAccess": None if shell_access is None else _enum(shell_access),
             "needs": _needs(needs),
@@ -1494,6 +1511,7 @@ class AsyncClient:
         retries: int | None = None,
         output_path: str | None = None,
         inputs: Sequence[InputArtifacts] | None = None,
+        volumes: Sequence[VolumeMount] | None = None,
         needs: Mapping[str, str] | Sequence[str] | None = None,
         array: int | None = None,
         max_parallel: int | None = None,
@@ -1528,6 +1546,7 @@ class AsyncClient:
             retries=retries,
             output_path=output_path,
             inputs=inputs,
+            volumes=volumes,
             needs=needs,
             array=array,
             max_parallel=max_parallel,
@@ -1996,6 +2015,11 @@ def _quote(text: str) -> str:
 
 def _job_path(namespace: str, name: str) -> str:
     return f"/{_quote(namespace)}/job/{_quote(name)}"
+
+
+def _volume(volume: VolumeMount) -> dict[str, Any]:
+    """The form that GraphQL has."""
+    return {"readOnly" if key == "read_only" else key: value for key, value in volume.items()}
 
 
 def _needs(needs: Mapping[str, str] | Sequence[str] | None) -> list[dict[str, str]]:

@@ -59,6 +59,8 @@ export type JobInfo = {
   outputPath: string | null;
   /** Artifacts of other jobs in the working directory; an empty path is the root. */
   inputs: readonly { jobName: string; path: string; to: string }[];
+  /** Volumes of the server that it mounts. */
+  volumes: readonly { name: string; to: string; readOnly: boolean }[];
   /** Of the last process, or 128 + the number of the signal that ended it. */
   exitCode: number | null;
   /** As text: a number would lose cents. */

@@ -57,6 +57,8 @@ export type JobOptions = {
   concurrency?: { group: string; onConflict?: OnConflict | undefined } | undefined;
   /** Artifacts of other jobs of the namespace, which are copied into the working directory. */
   inputs?: InputArtifacts[] | undefined;
+  /** Volumes of the server, data on its machines, which the job mounts. */
+  volumes?: VolumeMount[] | undefined;
 };
 
 export type NeededJob = { job: string; when?: 'succeeded' | 'failed' | 'finished' };
@@ -71,6 +73,15 @@ export type InputArtifacts = {
   path?: string | undefined;
   /** Where it is put in the working directory; a file is put into a folder that ends with a slash. */
   to?: string | undefined;
+};
+
+export type VolumeMount = {
+  /** The name of the volume. */
+  name: string;
+  /** The folder at which the job has it: below the working directory, such as `data`, or `/data`. */
+  to: string;
+  /** Whether the job can only read it; by default as the volume permits. */
+  readOnly?: boolean | undefined;
 };
 
 const JOB_OPTIONS: OptionNames<JobOptions> = {
@@ -103,6 +114,7 @@ const JOB_OPTIONS: OptionNames<JobOptions> = {
   array: true,
   concurrency: true,
   inputs: true,
+  volumes: true,
 };
 
 type ShellAccess = 'ALLOWED' | 'NONE';
@@ -137,6 +149,7 @@ type CreateInput = {
   array?: { size: number; maxParallel?: number };
   concurrency?: { group: string; onConflict?: Conflict };
   inputs?: { job: string; path?: string; to?: string }[];
+  volumes?: { name: string; to: string; readOnly?: boolean }[];
   env?: Pair<'name'>[];
   secrets?: Pair<'name'>[];
   secretNames?: string[];
@@ -152,12 +165,14 @@ export function createInput(
   options: JobOptions & { namespace: string },
 ): CreateInput {
   checkOptions(options, JOB_OPTIONS);
-  const { array, concurrency, inputs, needs, permissions } = options;
+  const { array, concurrency, inputs, needs, permissions, volumes } = options;
   if (array) checkOptions(array, { size: true, maxParallel: true }, 'array');
   if (concurrency) checkOptions(concurrency, { group: true, onConflict: true }, 'concurrency');
   if (permissions) checkOptions(permissions, { repo: true, jobs: true }, 'permissions');
   for (const input of inputs ?? [])
     checkOptions(input, { job: true, path: true, to: true }, 'inputs');
+  for (const volume of volumes ?? [])
+    checkOptions(volume, { name: true, to: true, readOnly: true }, 'volumes');
   for (const need of needs ?? [])
     if (typeof need !== 'string') checkOptions(need, { job: true, when: true }, 'needs');
   const { gpu, gpuCount } = parseGpu(options.gpu ?? 'none');
@@ -188,6 +203,7 @@ export function createInput(
       array,
       concurrency: concurrency && toConcurrency(concurrency),
       inputs,
+      volumes,
       env: options.env && pairs(options.env, 'name'),
       secrets: options.secrets && pairs(options.secrets, 'name'),
       secretNames: options.secretNames && [...options.secretNames],

@@ -82,6 +82,7 @@ const attemptColumns = {
       identity: true,
       outputPath: true,
       inputs: true,
+      volumes: true,
       arrayIndex: true,
       arraySize: true,
       timeoutMinutes: true,

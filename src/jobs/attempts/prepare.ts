@@ -20,6 +20,8 @@ import { readJobCredentials, tokenVariables } from '../record/job-credentials.ts
 import { attemptTimeoutMs } from '../record/limits.ts';
 import { isOver, PHASES } from '../record/state.ts';
 import { type JobInput, readInputs } from '../requests/inputs.ts';
+import { recordVolumeUse } from '../volumes/usage.ts';
+import { readVolumes, toMounts } from '../volumes/volumes.ts';
 import type { Attempt, Deps } from './attempt-row.ts';
 import { issueIdTokens } from './id-tokens.ts';
 import type { ProgressReporter } from './progress-reporter.ts';
@@ -44,6 +46,7 @@ export async function prepare(
     const files = readJobCredentials(job).idTokens ? await issueIdTokens(deps, id) : {};
     if (files === null) return { outcome: { kind: 'lost' } };
     const spec = buildSpec(deps, attempt, values, files, progress);
+    await recordVolumeUse(deps, readVolumes(job));
     return { handle: await runner.prepare(spec, ended) };
   } catch (error) {
     if (ended.aborted) return { outcome: { kind: 'lost' } };
@@ -105,6 +108,7 @@ function buildSpec(
     log: computeOutputLimits(deps, job),
     report,
     files,
+    mounts: toMounts(deps.config.volumes, job),
     env: {
       ...given,
       ...jobTokenVariables(deps, { id, job }, given),

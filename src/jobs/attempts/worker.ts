@@ -29,6 +29,7 @@ import {
   WORKER_SILENCE_S,
   type WorkerCapacity,
 } from '../queue/worker-capacity.ts';
+import { type FullVolumes, NO_FULL_VOLUMES, readFullVolumes } from '../volumes/usage.ts';
 import type { Deps } from './attempt-row.ts';
 import { endLostAttempt } from './finish.ts';
 import { HeldAttempts } from './held-attempts.ts';
@@ -110,6 +111,7 @@ class JobWorker implements Worker {
   #hasNewRoom = false;
   #dueQueriedAt = Number.NEGATIVE_INFINITY;
   #lastMachines = '';
+  #fullVolumes: FullVolumes = NO_FULL_VOLUMES;
 
   constructor(deps: Deps, { pauses, awayMs }: Options) {
     this.#deps = deps;
@@ -148,6 +150,7 @@ class JobWorker implements Worker {
     const unfinished = await this.#readOpenAttempts();
     await this.#writeHeartbeat();
     await this.#peers.refresh();
+    this.#fullVolumes = await readFullVolumes(this.#deps);
     const { known } = this.#attempts;
     for (const { attemptId } of unfinished) known.add(attemptId);
     const sweep = this.#attempts.removeWithRetries('orphaned attempts', () => runner.sweep(known));
@@ -300,6 +303,11 @@ class JobWorker implements Worker {
     return { namespaceId, machines, elsewhere, held, slotsFree, ...claimable };
   }
 
+  #listVolumes(machines: readonly Machine[]) {
+    const readable = [...new Set(machines.flatMap(({ volumes = [] }) => volumes))];
+    return { readable, writable: readable.filter((name) => !this.#fullVolumes.has(name)) };
+  }
+
   #poolsWithoutAttempts({ machines }: ClaimRoom): ClaimablePools {
     const slots = this.#slots;
     return findClaimablePools({ machines, slots, slotsFree: slots, held: [] }).pools;
@@ -324,6 +332,7 @@ class JobWorker implements Worker {
       runner: runner.name,
       namespaceId: room.namespaceId,
       pools,
+      volumes: this.#listVolumes(room.machines),
       ...scan,
       reserved: this.#reservations.get(room.namespaceId)?.values() ?? [],
       decide: (queues, reserved) => {
@@ -375,8 +384,10 @@ class JobWorker implements Worker {
   async #beat(): Promise<void> {
     const { bus } = this.#deps;
     await this.#writeHeartbeat();
-    const machines = this.#machines.map(({ id }) => id).join();
-    // A machine that answers again may have room for jobs.
+    this.#fullVolumes = await readFullVolumes(this.#deps);
+    const volumes = this.#listVolumes(this.#machines).writable;
+    const machines = [...this.#machines.map(({ id }) => id), ...volumes].join();
+    // A machine that answers again may have room for jobs, and so may a volume.
     if (machines !== this.#lastMachines) bus.notify('queue');
     this.#lastMachines = machines;
     // Jobs that this worker left to a peer are considered again when the machines of its peers change.

@@ -36,6 +36,7 @@ import { foldInputs, readInputs } from '../requests/inputs.ts';
 import * as jobs from '../requests/jobs.ts';
 import * as lists from '../requests/lists.ts';
 import { canOpenShell, shellColumns } from '../shells/access.ts';
+import { readVolumes } from '../volumes/volumes.ts';
 import { AttemptConnection } from './attempts.ts';
 import { foldNeeds, JobArray, JobConcurrency, JobMatrixValue, JobNeed } from './dependencies.ts';
 import { Gpu, JobSort, JobStatus, Region, ShellAccess } from './enums.ts';
@@ -44,6 +45,7 @@ import { JobInputArtifacts } from './inputs.ts';
 import { IdToken, JobPermissions } from './job-credentials.ts';
 import { JobLogs } from './logs.ts';
 import { JobAnalytics, JobArtifacts, JobUsageSample } from './outputs.ts';
+import { JobVolumeMount } from './volumes.ts';
 
 export const Job = builder.prismaNode('Job', {
   description: 'A command that runs to completion on chosen hardware.',
@@ -183,6 +185,12 @@ export const Job = builder.prismaNode('Job', {
       description: 'Artifacts of other jobs that are copied into the working directory.',
       select: { inputs: true },
       resolve: (job) => foldInputs(readInputs(job)),
+    }),
+    volumes: t.field({
+      type: [JobVolumeMount],
+      description: 'The volumes that it mounts.',
+      select: { volumes: true },
+      resolve: (job) => readVolumes(job),
     }),
     exitCode: t.exposeInt('exitCode', {
       nullable: true,

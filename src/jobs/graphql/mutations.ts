@@ -8,12 +8,14 @@ import { DEPENDENCY_RULES } from '../requests/needs.ts';
 import { REQUEST_RULES } from '../requests/request.ts';
 import { rerunJob } from '../requests/rerun.ts';
 import { type AppTicket, openJobPort } from '../shells/apps/sessions.ts';
+import { VOLUME_RULES } from '../volumes/volumes.ts';
 import { JobArrayInput, JobConcurrencyInput, JobNeedInput } from './dependencies.ts';
 import { Gpu, Region, ShellAccess } from './enums.ts';
 import { JobLabelInput } from './filters.ts';
 import { JobArtifactsInput } from './inputs.ts';
 import { IdTokenInput, JobPermissionsInput } from './job-credentials.ts';
 import { Job } from './jobs.ts';
+import { VolumeMountInput } from './volumes.ts';
 
 const EnvironmentVariable = builder.objectRef<jobs.NamedValue>('EnvironmentVariable').implement({
   description: 'An environment variable of a job.',
@@ -149,6 +151,10 @@ const CreateJobInput = builder.inputType('CreateJobInput', {
     inputs: t.field({
       type: [JobArtifactsInput],
       description: `Artifacts of other jobs that are copied into the working directory before the command starts, up to ${REQUEST_RULES.inputs.maxEntries}. A file that exists is never replaced: the job fails instead.`,
+    }),
+    volumes: t.field({
+      type: [VolumeMountInput],
+      description: `Data on the machines that the job mounts, up to ${VOLUME_RULES.maxEntries}.`,
     }),
     idTokens: t.field({
       type: [IdTokenInput],

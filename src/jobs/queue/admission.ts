@@ -28,6 +28,7 @@ import { type Machine, usesWorkerSlots } from '../../runners/runner.ts';
 import {
   canRun,
   hasGpus,
+  type JobDemands,
   runsImages,
   servesNamespace,
   servesRegion,
@@ -48,8 +49,7 @@ export type CandidateJob = ResourceRequest & {
   id: string;
   namespaceId: string;
   region: string;
-  image?: string | null;
-};
+} & JobDemands;
 
 /** The first waiting jobs of a namespace in a pool, the oldest first. */
 export type NamespaceQueue<C extends CandidateJob = CandidateJob> = {

@@ -80,6 +80,7 @@ type WaitRequest = {
   gpuCount: number;
   cpu: number;
   image?: string | null;
+  volumes?: unknown;
   /** Null: any. */
   region: string | null;
 };

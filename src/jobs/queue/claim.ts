@@ -43,7 +43,11 @@ export type ClaimedAttempt = ResourceRequest & {
 /** A new attempt. `waitedSeconds`: how long its job could have been claimed before. */
 export type ClaimResult = ClaimedAttempt & { region: string; waitedSeconds: number };
 
-export type WaitingJob = CandidateJob & { hasRepo: boolean; image: string | null };
+export type WaitingJob = CandidateJob & {
+  hasRepo: boolean;
+  image: string | null;
+  volumes: unknown;
+};
 
 type ClaimInput = {
   workerId: string;
@@ -52,6 +56,8 @@ type ClaimInput = {
   namespaceId?: string | undefined;
   /** The pools to read. */
   pools: ClaimablePools;
+  /** The volumes of the machines, and those to which jobs may write. */
+  volumes?: { readable: readonly string[]; writable: readonly string[] };
   /** How many namespace queues to read. */
   maxQueues: number;
   maxJobsPerQueue: number;
@@ -89,6 +95,17 @@ const NOT_SKIPPED_JOBS = ' and id <> all ((select jobs from skipped)::text[])';
 const NOT_SKIPPED_NAMESPACES =
   ' and l.namespace_id <> all ((select namespaces from skipped)::text[])';
 
+/**
+ * Each volume of the job is on some machine of this worker, and not full if the job writes to it. Without this condition, jobs that
+ * wait for a volume would hide the jobs behind them.
+ */
+const HAS_VOLUMES = `
+          and (volumes = '[]' or not exists (
+            select from jsonb_array_elements(volumes) v where not (
+              case when (v ->> 'readOnly')::boolean then $1 -> 'readable' else $1 -> 'writable' end
+            ) ? (v ->> 'name')
+          ))`;
+
 /** The most GPUs of a job in the region of the namespace queue `l`; null if the worker does not serve the region. */
 const MOST_GPUS = `greatest((max_gpus ->> l.region)::int, (max_gpus ->> '${ANY_REGION}')::int)`;
 
@@ -113,7 +130,7 @@ const buildReadStatement = (hasSkipList: boolean) => `
         select from jobs
         where gpu = l.gpu and region = l.region and namespace_id = l.namespace_id and id >= l.head
           and status = 'queued' and not blocked and attempt_id is null and available_at <= now()
-          and (l.gpu = 'none' or gpu_count <= ${MOST_GPUS})${hasSkipList ? NOT_SKIPPED_JOBS : ''}
+          and (l.gpu = 'none' or gpu_count <= ${MOST_GPUS})${HAS_VOLUMES}${hasSkipList ? NOT_SKIPPED_JOBS : ''}
         order by id limit 1
       ) any_job
       where l.gpu = pools.gpu and open and ${MOST_GPUS} is not null
@@ -136,20 +153,21 @@ const buildReadStatement = (hasSkipList: boolean) => `
   select l.rank, l.held, l.namespace_id as "namespaceId", l.gpu, l.region, j.* from queues l
   cross join lateral (
     select id, gpu_count as "gpuCount", cpu, memory_gb as "memoryGb", repo is not null as "hasRepo",
-      image
+      image, volumes
     from jobs
     where gpu = l.gpu and region = l.region and namespace_id = l.namespace_id and id >= l.head
       and status = 'queued' and not blocked and attempt_id is null and available_at <= now()
-      and (l.gpu = 'none' or gpu_count <= ${MOST_GPUS})${hasSkipList ? NOT_SKIPPED_JOBS : ''}
+      and (l.gpu = 'none' or gpu_count <= ${MOST_GPUS})${HAS_VOLUMES}${hasSkipList ? NOT_SKIPPED_JOBS : ''}
     order by id limit ($1 ->> 'maxJobsPerQueue')::int
   ) j
   union all
   select null, 0, namespace_id, gpu, region, id, gpu_count, cpu, memory_gb, repo is not null,
-    image
+    image, volumes
   from reserved where status = 'queued' and not blocked and attempt_id is null and available_at <= now()
-    ${hasSkipList ? NOT_SKIPPED_JOBS : ''}
+    ${HAS_VOLUMES}${hasSkipList ? NOT_SKIPPED_JOBS : ''}
   order by rank, id`;
 
+const NO_VOLUMES = { readable: [], writable: [] };
 const EMPTY_SKIP_LIST = { jobs: [], namespaces: [] };
 
 /** Every transaction that changes counts takes these locks, ordered by namespace id to avoid deadlocks. */
@@ -229,6 +247,7 @@ export async function claimJobs(
     runner,
     namespaceId,
     pools,
+    volumes = NO_VOLUMES,
     maxQueues,
     maxJobsPerQueue,
     reserved,
@@ -238,6 +257,8 @@ export async function claimJobs(
 ): Promise<ClaimResult[]> {
   const query = {
     namespaceId,
+    readable: volumes.readable,
+    writable: volumes.writable,
     pools: Array.from(pools, ([gpu, maxGpus]) => ({ gpu, max_gpus: maxGpus })),
     maxQueues,
     maxJobsPerQueue,

@@ -9,6 +9,8 @@ import type pg from 'pg';
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import type { Config } from '../../base/config/config.ts';
 import { costPerHour, NO_GPU } from '../../base/hardware.ts';
+import { NO_FULL_VOLUMES, readFullVolumes } from '../volumes/usage.ts';
+import { readVolumes } from '../volumes/volumes.ts';
 import {
   type Availability,
   estimateWait,
@@ -31,6 +33,7 @@ export const positionColumns = {
   gpu: true,
   gpuCount: true,
   image: true,
+  volumes: true,
   cpu: true,
   memoryGb: true,
   diskGb: true,
@@ -89,12 +92,13 @@ export function createQueuePositions({
   config,
 }: {
   pool: pg.Pool;
-  config: Pick<Config, 'hardware'>;
+  config: Pick<Config, 'hardware' | 'volumes'>;
 }): QueuePositions {
   const backlogsOf = cacheTtl(CACHE_MS, (gpu: string) => readBacklogs(pool, gpu));
   const firstIdsOf = cacheTtl(CACHE_MS, (key: string) => readIds(pool, key.split(' ')));
   const rates = cacheTtl(RATE_CACHE_MS, () => readRecentRates(pool));
   const availability = cacheTtl(CACHE_MS, async () => readAvailability({ pool }, await rates('')));
+  const fullVolumes = cacheTtl(CACHE_MS, () => readFullVolumes({ pool, config }));
   const liveMachines = cacheTtl(CACHE_MS, (namespaceId: string) =>
     readLiveMachines({ pool }, namespaceId),
   );
@@ -103,7 +107,8 @@ export function createQueuePositions({
     const { gpu, region, namespaceId } = job;
     const isDelayed = job.blocked || job.availableAt > new Date();
     if (job.status !== 'queued' || job.attemptId !== null || isDelayed) return null;
-    const { waitsFor, missing } = describeNeed(job, await liveMachines(namespaceId));
+    const full = readVolumes(job).length > 0 ? await fullVolumes('') : NO_FULL_VOLUMES;
+    const { waitsFor, missing } = describeNeed(job, await liveMachines(namespaceId), full);
     const [backlogs, firstIds] = await Promise.all([
       backlogsOf(gpu),
       firstIdsOf(`${gpu} ${region} ${namespaceId}`),

@@ -3,6 +3,8 @@
 import type pg from 'pg';
 import { listClusters, type Machine, type Runner, usesWorkerSlots } from '../../runners/runner.ts';
 import { PHASES } from '../record/state.ts';
+import { type FullVolumes, NO_FULL_VOLUMES } from '../volumes/usage.ts';
+import { type JobVolume, readVolumes } from '../volumes/volumes.ts';
 
 /** A worker is dead when its last heartbeat is older than this. A live worker writes a heartbeat every ten seconds. */
 export const WORKER_SILENCE_S = 60;
@@ -14,6 +16,7 @@ type HardwareRequest = GpuRequest & {
   memoryGb: number;
   region: string;
   image: string | null;
+  volumes: unknown;
 };
 
 /**
@@ -119,12 +122,19 @@ export function runsImages(machines: readonly WorkerCapacity[]): boolean {
   return machines.some(({ withImage = true }) => withImage);
 }
 
-/** Whether the machine runs jobs with an image, or without one, as this job needs. Free capacity does not matter. */
+/** What a job needs of a machine beside its hardware. `volumes`: the column of the job, see `readVolumes`. */
+export type JobDemands = { image?: string | null; volumes?: unknown };
+
+/**
+ * Whether the machine runs jobs with an image, or without one, as this job needs, and has its volumes. Free capacity does not
+ * matter.
+ */
 export function canRun(
-  { withImage = true, withoutImage = true }: WorkerCapacity,
-  { image = null }: { image?: string | null },
+  { withImage = true, withoutImage = true, volumes = [] }: WorkerCapacity,
+  { image = null, volumes: wanted = [] }: JobDemands,
 ): boolean {
-  return image === null ? withoutImage : withImage;
+  const runsKind = image === null ? withoutImage : withImage;
+  return runsKind && readVolumes({ volumes: wanted }).every(({ name }) => volumes.includes(name));
 }
 
 /** Whether the machine has the GPUs, free or in use. */
@@ -151,7 +161,7 @@ export function servesNamespace(
 /** Whether the machine can run the job when enough of it is free. */
 export function isSuitable(
   machine: WorkerCapacity,
-  job: GpuRequest & { region: string; image?: string | null },
+  job: GpuRequest & { region: string } & JobDemands,
 ): boolean {
   return (
     !machine.away && servesRegion(machine, job) && hasGpus(machine, job) && canRun(machine, job)
@@ -168,18 +178,27 @@ function describeGpus({ gpu, gpuCount, region }: GpuRequest & { region: string }
 /** Part of the `progress` of a job whose requested resources no worker has. */
 const NOT_OFFERED = 'no worker offers it';
 
-/** Describes the resources that a job waits for, and why no live worker has them; null if a worker has them. */
+/**
+ * Describes the resources that a job waits for, and why no live worker has them; null if a worker has them.
+ * @param full volumes to which no job may write
+ */
 export function describeNeed(
   job: HardwareRequest,
   machines: readonly WorkerCapacity[],
+  full: FullVolumes = NO_FULL_VOLUMES,
 ): { waitsFor: string; missing: string | null } {
   // Where all machines serve all regions, the region does not matter.
   const hasRegions = machines.some(({ regions }) => regions !== undefined);
   const waitsFor = describeRequest(job, hasRegions);
-  if (machines.some((machine) => isSuitable(machine, job))) return { waitsFor, missing: null };
+  const volumes = readVolumes(job);
+  if (machines.some((machine) => isSuitable(machine, job)))
+    return { waitsFor, missing: describeFull(volumes, full) };
   const inRegion = machines.filter((machine) => servesRegion(machine, job));
   // It may have what the job needs, which is unknown while it takes no jobs.
   const silent = inRegion.find(({ unavailableReason }) => unavailableReason !== undefined);
+  const without = machines.filter((machine) => isSuitable(machine, { ...job, volumes: [] }));
+  if (without.length > 0 && !silent)
+    return { waitsFor, missing: describeMissingVolumes(volumes, without) };
   const notOffered = silent
     ? `${NOT_OFFERED}, and "${silent.id}" takes no jobs now: ${silent.unavailableReason}`
     : NOT_OFFERED;
@@ -194,6 +213,24 @@ export function describeNeed(
   if (job.gpu === 'none' && runsImages(inRegion) && !silent)
     return { waitsFor: imageServer, missing: 'no container engine answers' };
   return { waitsFor, missing: notOffered };
+}
+
+function describeFull(volumes: readonly JobVolume[], full: FullVolumes): string | null {
+  const found = volumes.find(({ name, readOnly }) => !readOnly && full.has(name));
+  return found ? `the volume ${found.name} is full: ${full.get(found.name)}` : null;
+}
+
+/** @param machines those that have all that the job needs, except its volumes */
+function describeMissingVolumes(
+  volumes: readonly JobVolume[],
+  machines: readonly WorkerCapacity[],
+): string {
+  const names = [...new Set(volumes.map(({ name }) => name))];
+  const nowhere = names.filter(
+    (name) => !machines.some(({ volumes = [] }) => volumes.includes(name)),
+  );
+  const missing = nowhere.length > 0 ? nowhere : names;
+  return `no machine has the volume${missing.length > 1 ? 's' : ''} ${missing.join(' and ')}`;
 }
 
 function describeRequest(job: HardwareRequest, hasRegions: boolean): string {

@@ -45,6 +45,7 @@ type JobData = Omit<
   | 'nextSeq'
   | 'env'
   | 'inputs'
+  | 'volumes'
   | 'identity'
   | 'matrixValues'
   | 'costPerHour'
@@ -52,6 +53,7 @@ type JobData = Omit<
 > & {
   env: Prisma.InputJsonObject;
   inputs: string;
+  volumes: string;
   identity: JobCredentials | null;
   /** As JSON, because the driver would write a list as an array of PostgreSQL. */
   matrixValues: string | null;

@@ -63,6 +63,7 @@ import {
   withLockedJobs,
 } from '../record/state.ts';
 import { visibleTo } from '../record/visibility.ts';
+import { resolveVolumes } from '../volumes/volumes.ts';
 import { type JobInput, listInputNeeds, resolveInputs } from './inputs.ts';
 import { insertAndRead, insertJobs, isOneStatement, type PreparedJob } from './insert.ts';
 import { arrayJobName, type Need, resolveNeeds } from './needs.ts';
@@ -123,7 +124,7 @@ export async function createJob<S extends Select>(
 ): Promise<{ job: Row<S>; env: readonly NamedValue[]; warnings: () => Promise<string[]> }> {
   const newJob = await planJob(services, viewer, input);
   const job = await insertJob(services, viewer, newJob, select);
-  const warnings = () => findWarnings(services, newJob.request, newJob.namespace.id);
+  const warnings = () => findWarnings(services, newJob.request, newJob.namespace);
   return { job, env: input.env ?? [], warnings };
 }
 
@@ -258,10 +259,11 @@ export async function tryInsertJob(
 
 /**
  * Checks that the viewer may create the job, and builds its row for `insertJobs`. Needs and an array are given there.
- * @throws AppError 400 (stored secrets and variables), 401, 403 (permission for the repository or a secret)
+ * @throws AppError 400 (stored secrets and variables, volumes), 401, 403 (permission for the repository or a secret),
+ *   422 (volumes)
  */
 export async function prepareJob(
-  services: { db: Db; pool: pg.Pool; urls: Urls; config: Pick<Config, 'hardware'> },
+  services: { db: Db; pool: pg.Pool; urls: Urls; config: Pick<Config, 'hardware' | 'volumes'> },
   viewer: Viewer,
   newJob: NewJob,
 ): Promise<PreparedJob> {
@@ -274,7 +276,17 @@ export async function prepareJob(
     matrixValues = [],
     commandFromRef = false,
   } = newJob;
-  const { env, secrets, credentials, labels, inputs, needs: _, array, ...settings } = request;
+  const {
+    env,
+    secrets,
+    credentials,
+    labels,
+    inputs,
+    volumes,
+    needs: _,
+    array,
+    ...settings
+  } = request;
   // Checked again with the repository, because the credential may be restricted to other repositories.
   const repositoryId = source?.repositoryId ?? null;
   demand(viewer, 'job.create', { namespaceId: namespace.id, repositoryId });
@@ -302,6 +314,7 @@ export async function prepareJob(
     env,
     // The driver would write a list as an array of PostgreSQL.
     inputs: JSON.stringify(inputs),
+    volumes: JSON.stringify(resolveVolumes(services.config.volumes, namespace.name, volumes)),
     commandFromRef,
     identity: toJobCredentials(credentials, services.urls.base),
     costPerHour: costPerHour(settings, services.config.hardware.current).toFixed(),

@@ -3,6 +3,7 @@
 import { posix } from 'node:path';
 import type pg from 'pg';
 import type { ShellAccess } from '../../../prisma/generated/enums.ts';
+import type { Config } from '../../base/config/config.ts';
 import { AppError, invalid } from '../../base/errors.ts';
 import {
   type Catalogue,
@@ -30,6 +31,8 @@ import {
 } from '../queue/worker-capacity.ts';
 import { type CredentialsInput, checkCredentials } from '../record/job-credentials.ts';
 import { checkLabels, type Label } from '../record/labels.ts';
+import { readFullVolumes } from '../volumes/usage.ts';
+import { checkVolumes, resolveVolumes, type VolumeRequest } from '../volumes/volumes.ts';
 import { checkDependencies, type DependencyInput } from './needs.ts';
 
 /** An environment variable. */
@@ -80,6 +83,7 @@ export type CreateInput = {
   retries?: number | null;
   outputPath?: string | null;
   inputs?: readonly InputRequest[] | null;
+  volumes?: readonly VolumeRequest[] | null;
 } & CredentialsInput &
   DependencyInput;
 
@@ -177,6 +181,7 @@ export function checkRequest(input: CreateInput, offer: Catalogue) {
     ]),
     labels: checkLabels(input.labels ?? []),
     inputs: checkInputs(input.inputs ?? []),
+    volumes: checkVolumes(input.volumes ?? []),
     ...checkDependencies(input, { name, command, env, secrets }),
   };
 }
@@ -405,18 +410,22 @@ export async function suggestSize(
 
 /** Finds what is allowed, but probably a mistake: a job that no worker can run now, or that gets less than it asks for. */
 export async function findWarnings(
-  services: { pool: pg.Pool },
+  services: { pool: pg.Pool; config: Pick<Config, 'volumes'> },
   request: Pick<
     ReturnType<typeof checkRequest>,
-    'gpu' | 'gpuCount' | 'cpu' | 'memoryGb' | 'region' | 'image'
+    'gpu' | 'gpuCount' | 'cpu' | 'memoryGb' | 'region' | 'image' | 'volumes'
   >,
-  namespaceId: string,
+  namespace: { id: string; name: string },
 ): Promise<string[]> {
-  const machines = await readLiveMachines(services, namespaceId);
-  const { waitsFor, missing } = describeNeed(request, machines);
+  const machines = await readLiveMachines(services, namespace.id);
+  const volumes = resolveVolumes(services.config.volumes, namespace.name, request.volumes);
+  const full = await readFullVolumes(services);
+  const { waitsFor, missing } = describeNeed({ ...request, volumes }, machines, full);
   if (missing !== null)
     return [`No worker can run this job now. It needs ${waitsFor}: ${missing}.`];
-  const largest = largestOf(machines.filter((machine) => isSuitable(machine, request)));
+  const largest = largestOf(
+    machines.filter((machine) => isSuitable(machine, { ...request, volumes })),
+  );
   if (!largest || (largest.cpus >= request.cpu && largest.memoryGb >= request.memoryGb)) return [];
   const size = `${largest.cpus} vCPUs and ${Math.floor(largest.memoryGb * 10) / 10} GB`;
   return [

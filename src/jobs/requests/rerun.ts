@@ -24,6 +24,7 @@ import { readOffer } from '../queue/offer.ts';
 import { readJobCredentials } from '../record/job-credentials.ts';
 import { readMatrixValues } from '../record/matrix-values.ts';
 import type { SecretBox } from '../record/secret-box.ts';
+import { readVolumes } from '../volumes/volumes.ts';
 import { demandInputs, readInputs } from './inputs.ts';
 import { findNextName } from './job-check.ts';
 import { findNamespace, insertJob, type JobKey, jobNotFound } from './jobs.ts';
@@ -84,6 +85,7 @@ const settingsColumns = {
   retries: true,
   outputPath: true,
   inputs: true,
+  volumes: true,
   arrayIndex: true,
   arraySize: true,
   matrixValues: true,
@@ -133,6 +135,7 @@ export async function rerunJob<S extends Select>(
   const settings = {
     ...job,
     inputs,
+    volumes: readVolumes(job),
     permissions,
     idTokens,
     needs: null,

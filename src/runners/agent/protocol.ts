@@ -19,7 +19,7 @@
  * the agent then kills the job. 503: the agent tries again, for example while the worker restarts.
  */
 import type { Hardware } from '../../base/hardware.ts';
-import type { ExecSpec } from '../runner.ts';
+import type { ExecSpec, VolumeMount } from '../runner.ts';
 import type { AttemptExit, AttemptStart, WorkSpec } from '../supervisor/supervise.ts';
 
 export const AGENTS_PATH = '/agents';
@@ -65,6 +65,8 @@ export type AgentSpec = {
   hardware: Hardware;
   /** Provided to the job, see `AttemptSpec` of the runner. Unset: an earlier version of the worker has prepared the attempt. */
   files?: Record<string, string>;
+  /** See `AttemptSpec` of the runner; used where Loam places the attempt itself. Unset: none. */
+  mounts?: readonly VolumeMount[];
   /** The agent kills the job when it has reached no server for this long, by a clock that runs while the node is suspended. */
   leaseMs: number;
 };

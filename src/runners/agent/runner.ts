@@ -140,7 +140,7 @@ class ClusterRunner implements AgentRunner {
     const found = placement.capacityOf(machine);
     if (!found) throw new RunnerUnavailable(`the machine ${machine} does not answer`);
     const machineId = placement.idOf?.(machine);
-    const { withImage = true, withoutImage = true, ...capacity } = found;
+    const { withImage = true, withoutImage = true, volumes = [], ...capacity } = found;
     const { title, gpuSetting } = this.#engine;
     if (gpu !== 'none' && !(gpu in capacity.gpus))
       throw new Unstartable(
@@ -152,6 +152,8 @@ class ClusterRunner implements AgentRunner {
       );
     if (image === null && !withoutImage)
       throw new Unstartable(`Jobs on ${title} need a container image, and this job names none`);
+    const lacking = spec.mounts.find(({ volume }) => !volumes.includes(volume));
+    if (lacking) throw new Unstartable(`${title} does not have the volume ${lacking.volume} here.`);
     const limits = computeLimits(hardware, capacity);
     const gpus = gpu === 'none' ? 0 : gpuCount;
     const handle = { attempt: id, cpus: limits.cpus, gpus };
@@ -173,6 +175,7 @@ class ClusterRunner implements AgentRunner {
       command: spec.command,
       env: spec.env,
       files: spec.files,
+      mounts: spec.mounts,
       image,
       job: spec.job,
       hardware,

@@ -10,6 +10,7 @@ import { buildEngineWrapper } from '../container/wrapper.ts';
 import type { GpuAccess } from '../gpus/gpus.ts';
 import { type AttemptSpec, FILES_DIR, MOUNTS, RunnerFault } from '../runner.ts';
 import type { JobLimits } from '../supervisor/limits.ts';
+import type { MountedFolder } from '../volumes.ts';
 import { filesDir, listJobFolders, sharedDir } from './attempt-dir.ts';
 import { type Engine, EngineError } from './engine.ts';
 import type { EngineFacts } from './engine-facts.ts';
@@ -39,6 +40,8 @@ type ContainerSpec = {
   image: { id: string; volumes: readonly string[] };
   user: ContainerUser;
   files: AttemptSpec['files'];
+  /** None on a remote engine. */
+  mounts: readonly MountedFolder[];
   /** With UUIDs, because indices depend on the order in which the machine detects its GPUs. */
   gpus: GpuAccess;
   timeoutMs: number;
@@ -66,6 +69,7 @@ export function buildContainerOptions(spec: ContainerSpec): Docker.ContainerCrea
         ...mountJobFolders(attemptDir),
         ...(provided ? [mountFolder(filesDir(attemptDir), FILES_DIR, true)] : []),
         ...(user.isOfImage ? [] : mountAccount(attemptDir)),
+        ...spec.mounts.map(({ from, to, readOnly }) => mountFolder(from, to, readOnly, true)),
       ];
   const env = {
     // NVIDIA's runtime reads its variables here. All other variables are in the script of the command.
@@ -170,14 +174,20 @@ function mountVolumes(
     .map((Target) => ({ Type: 'volume', Source: '', Target, VolumeOptions }));
 }
 
-function mountFolder(source: string, target: string, readOnly: boolean): Docker.MountSettings {
+/** @param isVolume without the file systems below it, which would not be read-only on earlier engines */
+function mountFolder(
+  source: string,
+  target: string,
+  readOnly: boolean,
+  isVolume = false,
+): Docker.MountSettings {
   return {
     Type: 'bind',
     Source: source,
     Target: target,
     ReadOnly: readOnly,
     // Mounts that are made on this machine later do not appear in the container.
-    BindOptions: { Propagation: 'rprivate' },
+    BindOptions: { Propagation: 'rprivate', ...(isVolume && { NonRecursive: true }) },
   };
 }
 

@@ -46,6 +46,12 @@ import { renewLease } from '../supervisor/lease.ts';
 import { computeLimits, type JobLimits, readMachineCapacity } from '../supervisor/limits.ts';
 import { providedVariables } from '../supervisor/provided-files.ts';
 import { openRemoval, type Removal } from '../supervisor/removal.ts';
+import {
+  createMountPoints,
+  type LocalVolumes,
+  locateVolumes,
+  type MountedFolder,
+} from '../volumes.ts';
 import { readArtifacts } from './artifacts.ts';
 import {
   type AttemptRecord,
@@ -119,6 +125,8 @@ export type DockerRunnerOptions = {
   remoteGpus?: Readonly<Record<string, number>>;
   /** Replaces limits that would follow from the requested hardware. */
   limits?: Partial<JobLimits>;
+  /** The volumes of this machine, for a local engine; unset: it has none. */
+  volumes?: LocalVolumes | undefined;
   log?: Logger;
 };
 
@@ -267,6 +275,9 @@ export class DockerRunner implements Runner, AsyncDisposable {
     const facts = await health.getFacts();
     const isRemote = !facts.isLocal;
     const limits = { ...computeLimits(spec.hardware, facts), ...this.#options.limits };
+    // Paths of the file are those of this machine, and a remote engine has other ones.
+    const local = isRemote ? undefined : this.#options.volumes;
+    const mounts = await locateVolumes(local, spec.mounts);
     await createAttemptDir(attemptDir);
     if (!isRemote) await createShimFiles(attemptDir);
     const gpus = this.#gpuLedger(isRemote).take(id, spec.hardware);
@@ -291,6 +302,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
     if (spec.checkout) await spec.checkout(work, abort);
     else await mkdir(work);
     abort.throwIfAborted();
+    createMountPoints(attemptDir, mounts);
     await setFolderOwner(attemptDir, owner);
     if (!isRemote && Object.keys(spec.files).length > 0) writeFiles(attemptDir, spec.files, owner);
     const access = resolveGpuAccess(gpus);
@@ -305,7 +317,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
       environment: buildEnvironmentScript(variables),
     };
     if (!isRemote) await createSharedFiles(attemptDir, scripts, owner);
-    await this.#createContainer(spec, { image, user, limits, isRemote, access });
+    await this.#createContainer(spec, { image, user, limits, isRemote, access, mounts });
     if (isRemote) await this.#sendFolders(spec, scripts, user, abort);
     abort.throwIfAborted();
     return { runner: 'docker', attempt: id, gpus: gpus.map(({ index }) => index).join(',') };
@@ -326,12 +338,14 @@ export class DockerRunner implements Runner, AsyncDisposable {
       limits,
       isRemote,
       access,
+      mounts,
     }: {
       image: Image;
       user: ContainerUser;
       limits: JobLimits;
       isRemote: boolean;
       access: GpuAccess;
+      mounts: readonly MountedFolder[];
     },
   ): Promise<void> {
     const { worker, sharedCgroup, network, containerCreator } = this.#parts;
@@ -342,6 +356,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
       image,
       user,
       files: spec.files,
+      mounts,
       gpus: access,
       timeoutMs: spec.timeoutMs,
       graceMs: this.#graceMs,

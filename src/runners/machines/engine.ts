@@ -140,8 +140,9 @@ export class MachinesEngine implements ClusterEngine, Placement {
   #capacityOf(machine: KnownMachine | undefined): Capacity | undefined {
     const facts = machine?.settings?.facts;
     if (!machine || !facts) return undefined;
-    const { cpus, memoryBytes, withImage, withoutImage } = facts;
-    return { cpus, memoryBytes, gpus: this.#countGpus(machine, facts), withImage, withoutImage };
+    const { cpus, memoryBytes, withImage, withoutImage, volumes = [] } = facts;
+    const gpus = this.#countGpus(machine, facts);
+    return { cpus, memoryBytes, gpus, withImage, withoutImage, volumes };
   }
 
   /** @returns model → number. Kept, because each claim asks for it, and finding the models takes milliseconds */

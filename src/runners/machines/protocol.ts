@@ -72,6 +72,8 @@ export const machineFacts = z.object({
   withoutImage: z.boolean(),
   /** How many jobs it runs at once. */
   slots: z.int().min(0).max(100_000),
+  /** The volumes of its own `LOAM_VOLUMES` whose folders exist; unset: none. */
+  volumes: z.array(line(64)).max(200).optional(),
   /** What it refuses or lacks, and why. */
   notes: z.array(line(500)).max(20),
 });

@@ -45,6 +45,9 @@ function buildMountOptions(mount: Mount): string[] {
       return ['--ro-bind', mount.from, mount.to];
     case 'write':
       return ['--bind', mount.from, mount.to];
+    case 'volume':
+      // These options imply nosuid and nodev, also for file systems that are mounted below.
+      return [mount.readOnly ? '--ro-bind' : '--bind', mount.from, mount.to];
     case 'device':
       return ['--dev-bind', mount.from, mount.to];
     case 'empty':

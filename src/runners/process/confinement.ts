@@ -22,6 +22,7 @@ import { changeOwner } from '../supervisor/ownership.ts';
 import { limitMark, USES_LIMIT_MARK } from '../supervisor/proc.ts';
 import { providedVariables, writeProvidedFiles } from '../supervisor/provided-files.ts';
 import { setprivPrefix } from '../supervisor/user.ts';
+import { createMountPoints, linkVolumes, type MountedFolder } from '../volumes.ts';
 import { bubblewrapOptions } from './bubblewrap.ts';
 import { cleanupIpc } from './cleanup-ipc.ts';
 import { openUserFiles } from './etc.ts';
@@ -70,6 +71,7 @@ export type ConfinedJob = {
   env: Record<string, string>;
   files: AttemptSpec['files'];
   devices: readonly string[];
+  mounts: readonly MountedFolder[];
 };
 
 /** @throws ConfigError when the configured sandbox or network does not work here */
@@ -186,6 +188,15 @@ export class Confinement {
     }
   }
 
+  /**
+   * Prepares the folders of the job for its volumes. Called before `giveFolders`.
+   * @throws Unstartable
+   */
+  placeVolumes(folder: string, mounts: readonly MountedFolder[]): void {
+    if (this.sandbox !== 'none') createMountPoints(folder, mounts);
+    else linkVolumes(folder, mounts, 'on this machine, where no sandbox works,');
+  }
+
   /** Gives the completed folders of the job to the user that it will run as. */
   async giveFolders(folder: string, { account }: AttemptResources): Promise<void> {
     if (!account) return;
@@ -258,7 +269,7 @@ export class Confinement {
   #composeSandboxed(
     sandbox: 'bubblewrap' | 'unshare',
     folder: string,
-    { command, env, files: provided, devices }: ConfinedJob,
+    { command, env, files: provided, devices, mounts: volumes }: ConfinedJob,
     { account, internet }: AttemptResources,
   ): Command {
     const { machineMounts, userFiles, root } = this.#findings;
@@ -270,6 +281,7 @@ export class Confinement {
       ...devices.map((path): Mount => ({ kind: 'device', from: path, to: path })),
       ...listAttemptMounts(folder, files),
       ...(hasFiles ? [{ kind: 'read', from: join(folder, FILES), to: FILES_DIR } as const] : []),
+      ...volumes.map(({ from, to, readOnly }): Mount => ({ kind: 'volume', from, to, readOnly })),
     ];
     const dirs = { HOME: MOUNTS.home, TMPDIR: MOUNTS.tmp };
     const view = { mounts, root, uid: account?.uid ?? null };

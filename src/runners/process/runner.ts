@@ -50,6 +50,7 @@ import { readBootId } from '../supervisor/proc.ts';
 import { openRemoval, type Removal } from '../supervisor/removal.ts';
 import type { AttemptExit, AttemptStart } from '../supervisor/supervise.ts';
 import { createTar, locateOutput } from '../supervisor/tar.ts';
+import { type LocalVolumes, locateVolumes } from '../volumes.ts';
 import {
   type Allocation,
   type AttemptGroups,
@@ -106,6 +107,8 @@ export type ProcessRunnerOptions = {
   gpus?: GpuLedger;
   /** Replaces limits that would follow from the requested hardware. */
   limits?: Partial<JobLimits>;
+  /** The volumes of this machine; unset: it has none. */
+  volumes?: LocalVolumes | undefined;
   log?: Logger;
 };
 
@@ -188,6 +191,7 @@ class LocalProcessRunner implements ProcessRunner {
     const { confinement, gpus, allocations, groups, shims } = this.#parts;
     const { id } = spec;
     if (existsSync(join(this.#dir, id))) await this.remove({ attempt: id });
+    const mounts = await locateVolumes(this.#options.volumes, spec.mounts);
     const limits = { ...computeLimits(spec.hardware), ...this.#options.limits };
     const taken = gpus.take(id, spec.hardware);
     const allocation: Allocation = {
@@ -212,6 +216,7 @@ class LocalProcessRunner implements ProcessRunner {
     for (const step of await Promise.allSettled<unknown>(steps))
       if (step.status === 'rejected') throw step.reason;
     abort.throwIfAborted();
+    confinement.placeVolumes(folder, mounts);
     writeFileSync(join(folder, 'reserve'), this.#reserve, { mode: 0o600 });
     writeFileSync(join(folder, 'log'), '', { mode: 0o600 });
     await confinement.giveFolders(folder, resources);
@@ -223,6 +228,7 @@ class LocalProcessRunner implements ProcessRunner {
       env: { ...spec.env, ...access.env },
       files: spec.files,
       devices: access.devices,
+      mounts,
     };
     const command = await confinement.compose(folder, job, resources);
     const limitCommands = processLimitCommands(limits, this.#parts.controllers);

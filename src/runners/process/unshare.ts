@@ -110,6 +110,8 @@ function mountTable(mounts: readonly Mount[], root: string): string {
     if (mount.kind === 'read') lines.push([mount.from, mount.to, 'none', 'rbind,ro']);
     if (mount.kind === 'write') lines.push([mount.from, mount.to, 'none', 'bind']);
     if (mount.kind === 'device') lines.push([mount.from, mount.to, 'none', 'bind']);
+    if (mount.kind === 'volume')
+      lines.push([mount.from, mount.to, 'none', `bind,nosuid,nodev${mount.readOnly ? ',ro' : ''}`]);
     if (mount.kind === 'empty') lines.push(['tmpfs', mount.to, 'tmpfs', 'ro,mode=755']);
   }
   return lines

@@ -12,6 +12,8 @@ export type Mount =
   | { kind: 'read'; from: string; to: string }
   | { kind: 'write'; from: string; to: string }
   | { kind: 'device'; from: string; to: string }
+  /** Without device files and rights of setuid programs. */
+  | { kind: 'volume'; from: string; to: string; readOnly: boolean }
   /** Hides the files at this path behind an empty folder. */
   | { kind: 'empty'; to: string }
   | { kind: 'link'; target: string; to: string };

@@ -199,7 +199,7 @@ export class MachineAttempt {
 
   async #prepare(spec: AgentSpec, signal: AbortSignal): Promise<Handle> {
     const { runner } = this.#deps;
-    const { command, env, files = {}, image, job, hardware, leaseMs } = spec;
+    const { command, env, files = {}, mounts = [], image, job, hardware, leaseMs } = spec;
     return runner.prepare(
       {
         id: this.id,
@@ -208,6 +208,7 @@ export class MachineAttempt {
         image,
         env,
         files,
+        mounts,
         job,
         hardware,
         leaseMs,

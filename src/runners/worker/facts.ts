@@ -48,6 +48,7 @@ export function findFacts(
     })),
     withImage: hasUnavailableEngine || (machine?.withImage ?? false),
     withoutImage: machine?.withoutImage ?? hasUnavailableEngine,
+    ...(machine?.volumes?.length && { volumes: [...machine.volumes] }),
     slots: slots ?? Math.max(MIN_SLOTS, gpus.length, Math.ceil(total / 2)),
     notes: notes.map((note) => note.slice(0, 500)),
   };

@@ -1,0 +1,132 @@
+/** The volumes of attempts, tested on every runner that has them. */
+import { mkdir, readFile, stat, symlink, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { beforeEach, expect, test } from 'vitest';
+import { Unstartable, type VolumeMount } from '../../src/runners/runner.ts';
+import { type Need, needs } from './needs.ts';
+import { attemptSpec, type RunnerUnderTest, runToEnd } from './runner.contract.ts';
+import { type TestVolumes, testVolumes } from './volumes.ts';
+
+const never = new AbortController().signal;
+const NAMESPACE = 'ns_01ksh9vkgxee09a1xnsm5sf4d8';
+
+export const mount = (volume: string, to: string, readOnly = true): VolumeMount => ({
+  volume,
+  to,
+  readOnly,
+  folder: volume === 'own' ? NAMESPACE : null,
+});
+
+type Options = {
+  open(volumes: TestVolumes): Promise<RunnerUnderTest>;
+  /** Whether volumes are mounted, so that they can be anywhere and are read-only when wanted. Otherwise they are links. */
+  mounts: boolean;
+  /** Whether the checkout is made where the volumes are placed, so that the attempt is refused before its start. */
+  checkoutFirst?: boolean;
+  image?: string;
+};
+
+export function volumesContract(
+  { open, mounts, checkoutFirst = true, image }: Options,
+  ...wanted: Need[]
+): void {
+  beforeEach((ctx) => needs(ctx, ...wanted));
+  const withMounts = (command: string, ...list: VolumeMount[]) =>
+    attemptSpec(command, { mounts: list, ...(image && { image }) });
+
+  test('volumes have the files of the machine, and what is written stays there', async () => {
+    await using volumes = await testVolumes();
+    await using made = await open(volumes);
+    const { lines, outcome, handle } = await runToEnd(
+      made.runner,
+      withMounts(
+        'cat in/set/a.txt; echo result > out/b.txt; echo mine > "$HOME/cache/c.txt"; cat out/b.txt',
+        mount('data', '/work/in/set'),
+        mount('scratch', '/work/out', false),
+        mount('own', '/home/job/cache', false),
+      ),
+    );
+    expect([lines, outcome]).toMatchObject([['all of it', 'result'], { exitCode: 0 }]);
+    expect(await readFile(join(volumes.root, 'scratch/b.txt'), 'utf8')).toBe('result\n');
+    expect(await readFile(join(volumes.root, 'own', NAMESPACE, 'c.txt'), 'utf8')).toBe('mine\n');
+    expect((await stat(join(volumes.root, 'own', NAMESPACE))).mode & 0o777).toBe(0o777);
+    await made.runner.remove(handle);
+    expect(await readFile(join(volumes.root, 'data/a.txt'), 'utf8')).toBe('all of it\n');
+    expect(await readFile(join(volumes.root, 'scratch/b.txt'), 'utf8')).toBe('result\n');
+  });
+
+  test('an attempt with a volume that the machine lacks is refused', async () => {
+    await using volumes = await testVolumes();
+    await using made = await open(volumes);
+    for (const name of ['missing', 'unknown'])
+      await expect(
+        runToEnd(made.runner, withMounts('true', mount(name, '/work/x'))),
+      ).rejects.toThrow(Unstartable);
+  });
+
+  if (checkoutFirst)
+    test('a volume is never mounted through what the checkout has at its place', async () => {
+      await using volumes = await testVolumes();
+      await using made = await open(volumes);
+      const outside = join(volumes.root, 'outside');
+      await mkdir(outside);
+      const checkout = async (dir: string) => {
+        await mkdir(join(dir, 'full'), { recursive: true });
+        await symlink(outside, join(dir, 'link'));
+        await symlink('/oldroot', join(dir, 'old'));
+        await writeFile(join(dir, 'file'), '');
+        await writeFile(join(dir, 'full/mine'), '');
+      };
+      for (const to of ['link', 'link/below', 'old/tmp/below', 'file', 'file/below']) {
+        const spec = { ...withMounts('true', mount('data', `/work/${to}`)), checkout };
+        await expect(made.runner.prepare(spec, never), to).rejects.toThrow(
+          `The volume data cannot be mounted at /work/${to}: `,
+        );
+        await made.runner.remove({ attempt: spec.id });
+      }
+      await expect(stat(join(outside, 'below'))).rejects.toThrow('ENOENT');
+      const full = { ...withMounts('ls full', mount('data', '/work/full')), checkout };
+      if (mounts) expect((await runToEnd(made.runner, full)).lines).toEqual(['a.txt']);
+      else await expect(made.runner.prepare(full, never)).rejects.toThrow(Unstartable);
+    });
+
+  if (!mounts)
+    test('a volume elsewhere is refused with the reason', async () => {
+      await using volumes = await testVolumes();
+      await using made = await open(volumes);
+      await expect(
+        runToEnd(made.runner, withMounts('true', mount('data', '/data'))),
+      ).rejects.toThrow('The volume data cannot be at /data: ');
+    });
+
+  if (mounts)
+    test('volumes can be anywhere, and read-only ones cannot be changed', async () => {
+      await using volumes = await testVolumes();
+      await using made = await open(volumes);
+      const { lines } = await runToEnd(
+        made.runner,
+        withMounts(
+          'cat /data/a.txt; for f in /data/x /srv/deep/scratch/x; do touch $f 2>/dev/null && echo wrote $f || echo refused $f; done',
+          mount('data', '/data'),
+          mount('scratch', '/srv/deep/scratch', true),
+        ),
+      );
+      expect(lines).toEqual(['all of it', 'refused /data/x', 'refused /srv/deep/scratch/x']);
+    });
+
+  if (mounts)
+    test('a job sees its own subfolder only', async () => {
+      await using volumes = await testVolumes();
+      await mkdir(join(volumes.root, 'own/ns_other'));
+      await writeFile(join(volumes.root, 'own/ns_other/secret'), 'not yours');
+      await using made = await open(volumes);
+      const { lines } = await runToEnd(
+        made.runner,
+        withMounts(
+          'ls -A /own; cat /own/../ns_other/secret /own/../own/ns_other/secret 2>/dev/null || echo no',
+          mount('own', '/own', false),
+        ),
+      );
+      expect(lines).toEqual(['no']);
+    });
+}
