@@ -25,6 +25,7 @@ type Options = {
   network: NetworkMode | undefined;
   /** Non-public IPv4 networks that jobs in Kubernetes may reach. */
   allow: readonly string[];
+  volumes: Config['volumes'];
   log: Logger;
 };
 
@@ -42,14 +43,14 @@ export type OpenedClusters = {
 
 /** @throws ConfigError when a cluster cannot be used as it is configured */
 export async function openClusters(
-  { clusters, dataDir, hardware, agentUrl, leaseMs, worker, network, allow, log }: Options,
+  { clusters, dataDir, hardware, agentUrl, leaseMs, worker, network, allow, volumes, log }: Options,
   cleanup: AsyncDisposableStack,
 ): Promise<OpenedClusters> {
   if (clusters.length > 0) requireAgentProgram();
   const runners: Record<string, AgentRunner> = {};
   for (const cluster of clusters) {
     const { name, regions, options } = cluster;
-    const engine = await openEngine(cluster, { agentUrl, worker, network, allow, log });
+    const engine = await openEngine(cluster, { agentUrl, worker, network, allow, volumes, log });
     runners[name] = cleanup.use(
       await openAgentRunner({
         engine,
@@ -109,19 +110,28 @@ async function openEngine(
     worker,
     network,
     allow,
+    volumes,
     log,
-  }: Pick<Options, 'agentUrl' | 'worker' | 'network' | 'allow' | 'log'>,
+  }: Pick<Options, 'agentUrl' | 'worker' | 'network' | 'allow' | 'volumes' | 'log'>,
 ): Promise<SharingEngine> {
   if (cluster.kind === 'kubernetes') {
     const { openKubernetesEngine } = await import('./kubernetes/engine.ts');
-    return openKubernetesEngine({ config: cluster.options, agentUrl, worker, network, allow, log });
+    return openKubernetesEngine({
+      config: cluster.options,
+      agentUrl,
+      worker,
+      network,
+      allow,
+      volumes,
+      log,
+    });
   }
   if (network !== undefined && network !== 'host')
     log.warn(
       `LOAM_JOB_NETWORK: jobs in Slurm ("${cluster.name}") use the network of their node; "${network}" does not apply to them`,
     );
   const { openSlurmEngine } = await import('./slurm/engine.ts');
-  return openSlurmEngine({ config: cluster.options, worker, log });
+  return openSlurmEngine({ config: cluster.options, worker, volumes, log });
 }
 
 function isLoopback(url: string): boolean {

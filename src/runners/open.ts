@@ -64,7 +64,18 @@ export async function openRunner(options: Options): Promise<OpenedRunner> {
   const { url: agentUrl, worker } = agents;
   const leaseMs = agentLeaseMinutes * 60_000;
   const opened = await openClusters(
-    { clusters, dataDir, hardware, agentUrl, leaseMs, worker, network, allow, log },
+    {
+      clusters,
+      dataDir,
+      hardware,
+      agentUrl,
+      leaseMs,
+      worker,
+      network,
+      allow,
+      volumes: config.volumes,
+      log,
+    },
     cleanup,
   );
   const { runners, machines, joined, findSession, program } = opened;

@@ -1,24 +1,14 @@
-/**
- * The volumes that this machine has (`LOAM_VOLUMES`), and how the attempts on it get them: mounted by a sandbox or container, or
- * as links where there is neither.
- */
-import { lstatSync, mkdirSync, rmdirSync, symlinkSync } from 'node:fs';
-import { chmod, lstat, mkdir, realpath, stat } from 'node:fs/promises';
-import { dirname, join, relative } from 'node:path';
+/** The volumes that this machine has: those of `LOAM_VOLUMES` whose folders exist. */
+import { stat } from 'node:fs/promises';
 import { isDeepStrictEqual } from 'node:util';
 import type { Config } from '../base/config/config.ts';
 import type { Logger } from '../base/log.ts';
 import { startLoop } from '../platform/loop.ts';
-import { MOUNTS, Unstartable, type VolumeMount } from './runner.ts';
-
-/** A folder of this machine, and where the job finds it. */
-export type MountedFolder = { volume: string; from: string; to: string; readOnly: boolean };
+import { Unstartable, type VolumeMount } from './runner.ts';
+import { locateFolder, type MountedFolder } from './supervisor/mounted-folders.ts';
 
 /** How often is checked which folders exist. */
 const CHECK_MS = 10_000;
-
-/** Ids of namespaces. */
-const SUBFOLDER = /^\w{1,100}$/;
 
 type Options = { volumes: Config['volumes']; log: Logger };
 
@@ -110,96 +100,4 @@ export async function locateVolumes(
   if (first && !local)
     throw new Unstartable(`This machine does not have the volume ${first.volume}.`);
   return local?.locate(mounts) ?? [];
-}
-
-/** Only links of the operator's own path are followed, never what jobs may have put into the volume. */
-async function locateFolder(name: string, path: string, folder: string | null): Promise<string> {
-  try {
-    const root = await realpath(path);
-    if (!(await lstat(root)).isDirectory()) throw new Error(`${path} is not a folder`);
-    if (folder === null) return root;
-    if (!SUBFOLDER.test(folder)) throw new Error('its subfolder has no valid name');
-    const own = join(root, folder);
-    const isNew = await mkdir(own).then(
-      () => true,
-      (error) => {
-        if (error.code === 'EEXIST') return false;
-        throw error;
-      },
-    );
-    // Jobs of a namespace run as different users.
-    if (isNew) await chmod(own, 0o777);
-    if (!(await lstat(own)).isDirectory())
-      throw new Error(`the folder of the namespace, ${own}, is not a folder`);
-    return own;
-  } catch (error) {
-    throw new Unstartable(
-      `The volume ${name} cannot be used on this machine: ${(error as Error).message}.`,
-    );
-  }
-}
-
-/**
- * Creates the mount points that are in folders of the job, where the checkout may have files and links.
- * @param dir contains the folders of `MOUNTS`
- * @throws Unstartable
- */
-export function createMountPoints(dir: string, mounts: readonly MountedFolder[]): void {
-  for (const mount of mounts) {
-    const path = findOwnPath(dir, mount.to);
-    if (path) createFolders(path, mount);
-  }
-}
-
-/**
- * Links the volumes into the folders of the job, where nothing can be mounted.
- * @param dir contains the folders of `MOUNTS`
- * @param where completes the sentence "Jobs … cannot mount it elsewhere"
- * @throws Unstartable
- */
-export function linkVolumes(dir: string, mounts: readonly MountedFolder[], where: string): void {
-  for (const mount of mounts) {
-    const path = findOwnPath(dir, mount.to);
-    if (!path)
-      throw new Unstartable(
-        `The volume ${mount.volume} cannot be at ${mount.to}: jobs ${where} can have volumes in ${MOUNTS.work} only, for example at ${MOUNTS.work}/data.`,
-      );
-    createFolders(path, mount);
-    const link = join(path.folder, ...path.names);
-    try {
-      // Not if the checkout has files there.
-      rmdirSync(link);
-      symlinkSync(mount.from, link);
-    } catch (error) {
-      throw refusal(mount, (error as Error).message);
-    }
-  }
-}
-
-type OwnPath = { folder: string; names: string[] };
-
-/** A path in the folders of the job; undefined for a path elsewhere. */
-function findOwnPath(dir: string, to: string): OwnPath | undefined {
-  const found = Object.entries(MOUNTS).find(([, at]) => to.startsWith(`${at}/`));
-  return found && { folder: join(dir, found[0]), names: relative(found[1], to).split('/') };
-}
-
-/** Follows no link. Nothing else changes the folders before the job begins. */
-function createFolders({ folder, names }: OwnPath, mount: MountedFolder): void {
-  let path = folder;
-  for (const name of names) {
-    path = join(path, name);
-    try {
-      mkdirSync(path);
-    } catch (error) {
-      if ((error as NodeJS.ErrnoException).code !== 'EEXIST')
-        throw refusal(mount, (error as Error).message);
-      if (lstatSync(path).isDirectory()) continue;
-      throw refusal(mount, `${relative(dirname(folder), path)} is a file or a link`);
-    }
-  }
-}
-
-function refusal({ volume, to }: MountedFolder, problem: string): Unstartable {
-  return new Unstartable(`The volume ${volume} cannot be mounted at ${to}: ${problem}.`);
 }

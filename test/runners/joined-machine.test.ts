@@ -7,6 +7,7 @@ import { eventually } from '../support/eventually.ts';
 import { execContract } from '../support/exec.contract.ts';
 import { joinedMachine, sharedMachine } from '../support/joined-machine.ts';
 import { attemptSpec, filesContract, runnerContract } from '../support/runner.contract.ts';
+import { volumesContract } from '../support/volumes.contract.ts';
 
 const never = new AbortController().signal;
 
@@ -16,6 +17,19 @@ describe('joined machine', () => {
   runnerContract(machine.open);
   filesContract(machine.open);
   execContract(machine.open);
+});
+
+describe('joined machine, volumes', () => {
+  volumesContract(
+    {
+      open: async ({ file }) => {
+        const made = await joinedMachine({ env: { LOAM_VOLUMES: file } });
+        return Object.assign(made, { again: () => made.reopen() });
+      },
+      mounts: true,
+    },
+    'bubblewrap',
+  );
 });
 
 test('the lease counts from the answer that lets the work begin', async () => {

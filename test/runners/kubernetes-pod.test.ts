@@ -311,3 +311,32 @@ test.each([
 ] as const)('%s=%s is refused', (name, value, why) => {
   expect(() => readVariables({ [name]: value })).toThrow(why);
 });
+
+test('a pod mounts the claims of volumes, and has links in the folders of the job', () => {
+  const options = { ...kubernetesOptions.parse({}), workerLabel: 'w1' };
+  const submission = { ...SUBMISSION, hardware: { ...SUBMISSION.hardware, gpu: 'none' } };
+  const pod = buildPod(submission, options, [
+    { claim: 'imagenet-pvc', to: '/data', readOnly: true, folder: null },
+    { claim: 'models-pvc', to: '/work/models', readOnly: false, folder: 'ns_1' },
+  ]);
+  expect(pod.spec?.securityContext?.fsGroupChangePolicy).toBe('OnRootMismatch');
+  expect(pod.spec?.volumes).toEqual(
+    expect.arrayContaining([
+      {
+        name: 'volume-0',
+        persistentVolumeClaim: { claimName: 'imagenet-pvc', readOnly: true },
+      },
+      { name: 'volume-1', persistentVolumeClaim: { claimName: 'models-pvc', readOnly: false } },
+    ]),
+  );
+  const { job, agent } = containersOf(pod);
+  expect(job?.volumeMounts).toEqual(
+    expect.arrayContaining([
+      { name: 'volume-0', mountPath: '/data', readOnly: true },
+      { name: 'volume-1', mountPath: '/.loam-volumes/1', readOnly: false, subPath: 'ns_1' },
+    ]),
+  );
+  // The agent has the credential of the attempt, and needs nothing of the volumes.
+  expect(JSON.stringify(agent)).not.toContain('volume-');
+  expect(podOf().spec?.securityContext?.fsGroupChangePolicy).toBeUndefined();
+});

@@ -448,3 +448,16 @@ test('images of the default registry have their full name', () => {
   expect(last('apptainer')).toBe('docker://docker.io/library/debian:12');
   expect(last('podman')).toBe('docker.io/library/debian:12');
 });
+
+test('programs for images mount volumes', () => {
+  const folders = { work: '/d/work', tmp: '/d/tmp', home: '/d/home' };
+  const volumes = [
+    { volume: 'data', from: '/srv/data', to: '/data', readOnly: true },
+    { volume: 'own', from: '/srv/own/ns_1', to: '/work/own', readOnly: false },
+  ];
+  const argv = (kind: 'apptainer' | 'enroot' | 'podman') =>
+    imageCommand(kind, 'debian:12', { folders, volumes, env: {}, hasGpus: false }).argv.join(' ');
+  expect(argv('apptainer')).toContain('--bind /srv/data:/data:ro --bind /srv/own/ns_1:/work/own ');
+  expect(argv('enroot')).toContain(',/srv/data:/data:ro,/srv/own/ns_1:/work/own ');
+  expect(argv('podman')).toContain('--volume=/srv/data:/data:ro --volume=/srv/own/ns_1:/work/own ');
+});

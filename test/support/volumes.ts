@@ -1,7 +1,7 @@
 /** Volumes in a folder of their own, as the file of `LOAM_VOLUMES` declares them. */
 import { chmod, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import { CurrentVolumes } from '../../src/base/config/volumes-file.ts';
 import { createLog } from '../../src/base/log.ts';
 import { type LocalVolumes, openLocalVolumes } from '../../src/runners/volumes.ts';
@@ -17,6 +17,11 @@ export type TestVolumes = AsyncDisposable & {
   declare(lines: readonly string[]): Promise<void>;
 };
 
+/** The claim of a volume of `testVolumes` with this root. */
+export function claimOf(root: string, name: string): string {
+  return `${basename(root).toLowerCase().replaceAll('_', '-')}-${name}`;
+}
+
 /** @param more further volumes, as lines of YAML */
 export async function testVolumes(more: readonly string[] = []): Promise<TestVolumes> {
   const root = await mkdtemp(join(tmpdir(), 'loam-volumes-'));
@@ -29,9 +34,9 @@ export async function testVolumes(more: readonly string[] = []): Promise<TestVol
   const write = (lines: readonly string[]) =>
     writeFile(file, `volumes:\n${lines.map((line) => `  - ${line}\n`).join('')}`);
   await write([
-    `{ name: data, path: ${root}/data, claim: data-claim }`,
-    `{ name: scratch, path: ${root}/scratch, access: write, claim: scratch-claim }`,
-    `{ name: own, path: ${root}/own, access: write, per_namespace: true, claim: own-claim }`,
+    `{ name: data, path: ${root}/data, claim: ${claimOf(root, 'data')} }`,
+    `{ name: scratch, path: ${root}/scratch, access: write, claim: ${claimOf(root, 'scratch')} }`,
+    `{ name: own, path: ${root}/own, access: write, per_namespace: true, claim: ${claimOf(root, 'own')} }`,
     `{ name: missing, path: ${root}/missing }`,
     ...more,
   ]);

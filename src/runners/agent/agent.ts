@@ -67,7 +67,7 @@ export async function runAgent(options: AgentOptions): Promise<number> {
   const launcher =
     sharedDir === undefined
       ? createProcessLauncher({ attempt, dir, jobDir, images: options.images })
-      : createContainerLauncher(sharedDir);
+      : createContainerLauncher(sharedDir, jobDir);
   const signals = receiveSignals();
   try {
     mkdirSync(dir, { recursive: true, mode: 0o700 });
@@ -134,7 +134,11 @@ async function runClaimed(
   writeFileSync(join(dir, 'log'), '', { mode: 0o600 });
   // Random bytes, because a disk that compresses would keep no space for zeros.
   writeFileSync(join(dir, 'reserve'), randomBytes(RESERVE_BYTES), { mode: 0o600 });
-  const checkoutError = await checkOut(client, join(jobDir, 'work'), beforeStart).catch((error) => {
+  const fill = async () => {
+    await checkOut(client, join(jobDir, 'work'), beforeStart);
+    return launcher.placeVolumes(spec);
+  };
+  const filled = await fill().catch((error) => {
     if (error instanceof Refused || beforeStart.aborted) throw error;
     return error as Error;
   });
@@ -175,17 +179,19 @@ async function runClaimed(
   });
   const fail = async (error: Error) =>
     sender.setExit(await recordFailedStart(dir, startedAt, error));
-  const supervising = checkoutError
-    ? fail(checkoutError)
-    : supervise(dir, workSpec, startedAt, {
-        fifoDir: launcher.fifoDir,
-        start: (outputs) => launcher.start({ ...spec, files: provided }, outputs),
-        onStarted: (supervision) => signals.set(supervision),
-        onUp: (started) => sender.setStarted(started),
-        onRecorded: (exit) => sender.setExit(exit),
-        getEarlySignal: signals.early,
-        removeTree,
-      }).catch(fail);
+  const supervising =
+    filled instanceof Error
+      ? fail(filled)
+      : supervise(dir, workSpec, startedAt, {
+          fifoDir: launcher.fifoDir,
+          start: (outputs) =>
+            launcher.start({ ...spec, files: provided, folders: filled }, outputs),
+          onStarted: (supervision) => signals.set(supervision),
+          onUp: (started) => sender.setStarted(started),
+          onRecorded: (exit) => sender.setExit(exit),
+          getEarlySignal: signals.early,
+          removeTree,
+        }).catch(fail);
   // Both, because the agent must not exit while it is still killing the command.
   const [sent, supervised] = await Promise.allSettled([sender.run(), supervising]);
   if (supervised.status === 'rejected') throw supervised.reason;

@@ -4,7 +4,8 @@
  * comes from the agent itself (`agent.ts`, and on a joined machine `../worker/`).
  */
 import type { Hardware } from '../../base/hardware.ts';
-import type { ClusterState, Machine } from '../runner.ts';
+import type { ClusterState, Machine, VolumeMount } from '../runner.ts';
+import type { AgentVolume } from './protocol.ts';
 
 /** What a node needs to run the agent of an attempt. */
 export type Submission = {
@@ -20,6 +21,8 @@ export type Submission = {
   agent: { url: string; token: string };
   /** Null: the command runs without an image of its own, where the engine supports that. */
   image: string | null;
+  /** Unset: none; an earlier version has stored it. */
+  mounts?: readonly VolumeMount[];
   hardware: Hardware;
   /** What the job may use: its request, or the size of the largest node. */
   cpus: number;
@@ -117,6 +120,12 @@ export type ClusterEngine = AsyncDisposable & {
   readonly gpuSetting?: string;
   /** Why the engine takes no jobs at the moment: it does not answer, or Loam lacks a permission. */
   readonly unavailableReason?: string | undefined;
+  /**
+   * Lists the volumes that the agent puts into the folders of the job; the engine mounts the others. Unset: the agent has
+   * the volumes of its own machine.
+   * @throws Unstartable when the engine cannot have a volume there
+   */
+  placeVolumes?(mounts: readonly VolumeMount[], image: string | null): AgentVolume[];
   /**
    * Submits the agent of the attempt, unless it was submitted already. The machine has its GPU model, and allows its image.
    * @throws Unstartable when the engine refuses it for good, RunnerUnavailable while the engine does not answer

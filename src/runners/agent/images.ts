@@ -6,12 +6,15 @@ import {
   parseImageReference,
 } from '../../base/image-reference.ts';
 import { MOUNTS } from '../runner.ts';
+import type { MountedFolder } from '../supervisor/mounted-folders.ts';
 
 /** Folders on the node that the job sees at the paths of `MOUNTS`. */
 type Folders = Record<keyof typeof MOUNTS, string>;
 
 type Options = {
   folders: Folders;
+  /** Further folders of the node. */
+  volumes?: readonly MountedFolder[];
   /** The environment of the command, which may contain secrets. */
   env: Readonly<Record<string, string>>;
   /** Whether the job has NVIDIA GPUs. */
@@ -36,11 +39,14 @@ export function imageCommand(
 const mounts = (folders: Folders, toMount: (source: string, target: string) => string) =>
   (Object.keys(MOUNTS) as (keyof Folders)[]).map((name) => toMount(folders[name], MOUNTS[name]));
 
+const mountVolumes = (volumes: readonly MountedFolder[]) =>
+  volumes.map(({ from, to, readOnly }) => `${from}:${to}${readOnly ? ':ro' : ''}`);
+
 const PROGRAMS: Record<
   ImageProgram,
   (image: ImageReference, options: Options) => { argv: string[]; env: Record<string, string> }
 > = {
-  apptainer: (image, { folders: { home, ...folders }, env, hasGpus }) => ({
+  apptainer: (image, { folders: { home, ...folders }, volumes = [], env, hasGpus }) => ({
     argv: [
       ...['apptainer', '--silent', 'exec'],
       // No files, processes or variables of the node.
@@ -48,6 +54,7 @@ const PROGRAMS: Record<
       // HOME can be set in no other way.
       ...['--home', `${home}:${MOUNTS.home}`],
       ...['--bind', `${folders.work}:${MOUNTS.work}`, '--bind', `${folders.tmp}:${MOUNTS.tmp}`],
+      ...mountVolumes(volumes).flatMap((one) => ['--bind', one]),
       ...['--pwd', MOUNTS.work],
       ...(hasGpus ? ['--nv'] : []),
       `docker://${formatImageReference(image)}`,
@@ -55,11 +62,11 @@ const PROGRAMS: Record<
     env: mapKeys(env, (name) => `APPTAINERENV_${name}`),
   }),
   // Slurm's plugin pyxis adds the options to srun, and runs enroot.
-  enroot: (image, { folders, env }) => ({
+  enroot: (image, { folders, volumes = [], env }) => ({
     argv: [
       ...['srun', '--ntasks=1', '--overlap', '--export=ALL'],
       `--container-image=${toEnrootName(image)}`,
-      `--container-mounts=${mounts(folders, (source, target) => `${source}:${target}`).join(',')}`,
+      `--container-mounts=${[...mounts(folders, (source, target) => `${source}:${target}`), ...mountVolumes(volumes)].join(',')}`,
       `--container-workdir=${MOUNTS.work}`,
       // Otherwise variables of the image come before those of the job.
       `--container-env=${Object.keys(env).join(',')}`,
@@ -68,7 +75,7 @@ const PROGRAMS: Record<
     ],
     env: { ...env },
   }),
-  podman: (image, { folders, env, hasGpus }) => ({
+  podman: (image, { folders, volumes = [], env, hasGpus }) => ({
     argv: [
       ...['podman', 'run', '--rm', '--quiet', '--pull=missing'],
       // The container stays in the control group of the Slurm job, which limits it.
@@ -78,6 +85,7 @@ const PROGRAMS: Record<
       // Files belong to the account of the job, which has to remove them.
       '--userns=keep-id',
       ...mounts(folders, (source, target) => `--volume=${source}:${target}`),
+      ...mountVolumes(volumes).map((one) => `--volume=${one}`),
       `--workdir=${MOUNTS.work}`,
       ...Object.keys(env).map((name) => `--env=${name}`),
       ...(hasGpus ? ['--device=nvidia.com/gpu=all'] : []),

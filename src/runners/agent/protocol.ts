@@ -20,6 +20,7 @@
  */
 import type { Hardware } from '../../base/hardware.ts';
 import type { ExecSpec, VolumeMount } from '../runner.ts';
+import type { MountedFolder } from '../supervisor/mounted-folders.ts';
 import type { AttemptExit, AttemptStart, WorkSpec } from '../supervisor/supervise.ts';
 
 export const AGENTS_PATH = '/agents';
@@ -67,9 +68,17 @@ export type AgentSpec = {
   files?: Record<string, string>;
   /** See `AttemptSpec` of the runner; used where Loam places the attempt itself. Unset: none. */
   mounts?: readonly VolumeMount[];
+  /** Used where the engine places the attempt. Unset: none. */
+  volumes?: readonly AgentVolume[];
   /** The agent kills the job when it has reached no server for this long, by a clock that runs while the node is suspended. */
   leaseMs: number;
 };
+
+/**
+ * A volume that the agent puts into the folders of the job. `from`: the folder on the node, or in the container of the job.
+ * `folder`: the subfolder of it that the job sees; null: it sees all.
+ */
+export type AgentVolume = MountedFolder & { folder: string | null };
 
 /** `gpus`: indices of the GPUs that the attempt has, where the agent itself has chosen them. */
 export type AgentBegin = { gpus?: number[] };

@@ -154,6 +154,7 @@ class ClusterRunner implements AgentRunner {
       throw new Unstartable(`Jobs on ${title} need a container image, and this job names none`);
     const lacking = spec.mounts.find(({ volume }) => !volumes.includes(volume));
     if (lacking) throw new Unstartable(`${title} does not have the volume ${lacking.volume} here.`);
+    const placed = this.#engine.placeVolumes?.(spec.mounts, image);
     const limits = computeLimits(hardware, capacity);
     const gpus = gpu === 'none' ? 0 : gpuCount;
     const handle = { attempt: id, cpus: limits.cpus, gpus };
@@ -175,7 +176,7 @@ class ClusterRunner implements AgentRunner {
       command: spec.command,
       env: spec.env,
       files: spec.files,
-      mounts: spec.mounts,
+      ...(placed ? { volumes: placed } : { mounts: spec.mounts }),
       image,
       job: spec.job,
       hardware,
@@ -192,6 +193,7 @@ class ClusterRunner implements AgentRunner {
       job: spec.job,
       agent: { url: `${agentUrl}${AGENTS_PATH}`, token },
       image,
+      mounts: spec.mounts,
       hardware,
       cpus,
       memoryBytes,

@@ -27,6 +27,13 @@ import {
 import { quoteForShell } from '../process/namespace.ts';
 import { openProcessTree, readTreeUsage } from '../process/tree.ts';
 import { type ExecSession, type ExecSpec, MOUNTS, NotExecutable } from '../runner.ts';
+import {
+  createMountPoints,
+  linkVolumes,
+  locateFolder,
+  type MountedFolder,
+  ON_NODES,
+} from '../supervisor/mounted-folders.ts';
 import { providedVariables, writeProvidedFiles } from '../supervisor/provided-files.ts';
 import { type ContainerReports, receiveReports } from '../supervisor/reports.ts';
 import type { Work, WorkOutputs } from '../supervisor/supervise.ts';
@@ -49,7 +56,17 @@ export type Launcher = {
    * image of the job was pulled.
    */
   prepare(): Promise<void>;
-  start(spec: AgentSpec, outputs: WorkOutputs): Promise<Work>;
+  /**
+   * Puts the volumes into the folders of the job, whose checkout is complete.
+   * @returns those that `start` mounts
+   * @throws Unstartable
+   */
+  placeVolumes(spec: AgentSpec): Promise<MountedFolder[]>;
+  /** @param spec.folders those of `placeVolumes` */
+  start(
+    spec: AgentSpec & { folders: readonly MountedFolder[] },
+    outputs: WorkOutputs,
+  ): Promise<Work>;
   /** Starts a command beside that of the job. @throws NotExecutable */
   exec(spec: ExecSpec): Promise<ExecSession>;
   /** Writes the provided files. A job that has removed their folder gets no new ones. */
@@ -89,7 +106,17 @@ export function createProcessLauncher(options: ProcessLauncherOptions): Launcher
     // Not in a folder of the agent, which the container of an image does not have. The job could change it anyway: both have
     // the same account.
     writeFiles: (files) => writeFilesOrReport(join(jobDir, 'home', HOME_FILES), files),
-    async start({ command, env, files = {}, image }, { out, err }) {
+    async placeVolumes({ volumes = [], image }) {
+      const found: MountedFolder[] = [];
+      for (const { folder, ...volume } of volumes) {
+        const from = await locateFolder(volume.volume, volume.from, folder);
+        found.push({ ...volume, from });
+      }
+      if (image === null) linkVolumes(jobDir, found, ON_NODES);
+      else createMountPoints(jobDir, found);
+      return image === null ? [] : found;
+    },
+    async start({ command, env, files = {}, image, folders: volumes }, { out, err }) {
       const folders = mapMounts((name) => join(jobDir, name));
       const inImage = image !== null;
       if (inImage && !images) throw new Error('this cluster is not configured to run images');
@@ -100,7 +127,9 @@ export function createProcessLauncher(options: ProcessLauncherOptions): Launcher
       const jobEnv = { ...BASE_ENV, ...dirs, ...env, ...provided, ...gpuVariables() };
       const hasGpus = Boolean(process.env.CUDA_VISIBLE_DEVICES);
       const program =
-        inImage && images ? imageCommand(images, image, { folders, env: jobEnv, hasGpus }) : null;
+        inImage && images
+          ? imageCommand(images, image, { folders, volumes, env: jobEnv, hasGpus })
+          : null;
       const inner = program
         ? `exec ${[...program.argv, '/bin/sh', '-c', command].map(quoteForShell).join(' ')}`
         : command;
@@ -240,8 +269,9 @@ const LAST_REPORT_MS = 1_000;
 /**
  * Runs the command in the container `job` of the pod, under a shell that waits for it (`../container/wrapper.ts`).
  * @param dir the folder that both containers share, and nothing else. The job may run as another user
+ * @param jobDir contains the folders of `MOUNTS`
  */
-export function createContainerLauncher(dir: string): Launcher {
+export function createContainerLauncher(dir: string, jobDir: string): Launcher {
   const fileOf = (name: string) => join(dir, name);
   const killed = Promise.withResolvers<null>();
   let reports: ContainerReports | undefined;
@@ -258,6 +288,10 @@ export function createContainerLauncher(dir: string): Launcher {
     },
     endCommand,
     writeFiles: (files) => writeFilesOrReport(fileOf(SHARED.files), files, 0o444),
+    async placeVolumes({ volumes = [] }) {
+      linkVolumes(jobDir, volumes, 'in pods');
+      return [];
+    },
     async start({ command, env, files = {} }, { closed }) {
       if (!reports) throw new Error('start was called before prepare');
       const received = reports;

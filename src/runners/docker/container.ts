@@ -10,7 +10,7 @@ import { buildEngineWrapper } from '../container/wrapper.ts';
 import type { GpuAccess } from '../gpus/gpus.ts';
 import { type AttemptSpec, FILES_DIR, MOUNTS, RunnerFault } from '../runner.ts';
 import type { JobLimits } from '../supervisor/limits.ts';
-import type { MountedFolder } from '../volumes.ts';
+import type { MountedFolder } from '../supervisor/mounted-folders.ts';
 import { filesDir, listJobFolders, sharedDir } from './attempt-dir.ts';
 import { type Engine, EngineError } from './engine.ts';
 import type { EngineFacts } from './engine-facts.ts';

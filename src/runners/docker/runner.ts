@@ -44,14 +44,10 @@ import {
 } from '../supervisor/accounts.ts';
 import { renewLease } from '../supervisor/lease.ts';
 import { computeLimits, type JobLimits, readMachineCapacity } from '../supervisor/limits.ts';
+import { createMountPoints, type MountedFolder } from '../supervisor/mounted-folders.ts';
 import { providedVariables } from '../supervisor/provided-files.ts';
 import { openRemoval, type Removal } from '../supervisor/removal.ts';
-import {
-  createMountPoints,
-  type LocalVolumes,
-  locateVolumes,
-  type MountedFolder,
-} from '../volumes.ts';
+import { type LocalVolumes, locateVolumes } from '../volumes.ts';
 import { readArtifacts } from './artifacts.ts';
 import {
   type AttemptRecord,

@@ -4,11 +4,13 @@
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import type { V1Pod } from '@kubernetes/client-node';
-import { ConfigError } from '../../base/config/config.ts';
+import { type Config, ConfigError } from '../../base/config/config.ts';
 import type { KubernetesConfig } from '../../base/config/kubernetes.ts';
 import type { Logger } from '../../base/log.ts';
 import type { EngineState, SharingEngine, Submission } from '../agent/engine.ts';
-import { type NetworkMode, RunnerUnavailable, Unstartable } from '../runner.ts';
+import type { AgentVolume } from '../agent/protocol.ts';
+import { type NetworkMode, RunnerUnavailable, Unstartable, type VolumeMount } from '../runner.ts';
+import { findOwnFolder } from '../supervisor/mounted-folders.ts';
 import { ApiError, connectToCluster, type KubernetesApi } from './api.ts';
 import { Attempts } from './attempts.ts';
 import { ensureNetworkPolicy } from './network-policy.ts';
@@ -18,7 +20,9 @@ import {
   attemptOf,
   buildPod,
   buildSecret,
+  type ClaimMount,
   findDroppedField,
+  mountPathOf,
   type PodOptions,
   podName,
   workerLabel,
@@ -48,6 +52,8 @@ export type KubernetesEngineOptions = {
   network?: NetworkMode | undefined;
   /** Non-public IPv4 networks that jobs may reach. */
   allow?: readonly string[];
+  /** The volumes with their claims; unset: none. */
+  volumes?: Config['volumes'];
   log: Logger;
 };
 
@@ -122,6 +128,9 @@ class KubernetesEngine implements SharingEngine {
       gpus: Object.fromEntries(Object.entries(gpus).map(([model, { max }]) => [model, max])),
       withImage: true,
       withoutImage: true,
+      volumes: (this.#options.volumes?.current ?? []).flatMap(({ name, claim }) =>
+        claim ? [name] : [],
+      ),
     };
   }
 
@@ -132,7 +141,7 @@ class KubernetesEngine implements SharingEngine {
   async submit(submission: Submission): Promise<void> {
     const { attempt } = submission;
     const { namespace } = this.#api;
-    const sent = buildPod(submission, this.#podOptions);
+    const sent = buildPod(submission, this.#podOptions, this.#findClaims(submission));
     const pod = await this.#createPod(sent, attempt);
     const dropped = findDroppedField(sent, pod);
     if (dropped !== undefined) {
@@ -159,6 +168,24 @@ class KubernetesEngine implements SharingEngine {
       this.#attempts.forget(attempt);
       this.#onPod(trimPod(pod));
     }
+  }
+
+  /** The pod mounts all volumes; the agent links those in the folders of the job. */
+  placeVolumes(mounts: readonly VolumeMount[]): AgentVolume[] {
+    return mounts.flatMap(({ volume, to, readOnly }, index) =>
+      findOwnFolder(to)
+        ? [{ volume, from: mountPathOf(to, index), to, readOnly, folder: null }]
+        : [],
+    );
+  }
+
+  /** @throws Unstartable */
+  #findClaims({ mounts = [] }: Submission): ClaimMount[] {
+    return mounts.map(({ volume, to, readOnly, folder }) => {
+      const claim = this.#options.volumes?.find(volume)?.claim;
+      if (!claim) throw new Unstartable(`Kubernetes does not have the volume ${volume} here.`);
+      return { claim, to, readOnly, folder };
+    });
   }
 
   /** The pod of the attempt: a new one, or that of an earlier call. */

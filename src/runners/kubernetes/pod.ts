@@ -14,6 +14,7 @@ import type { Submission } from '../agent/engine.ts';
 import { SHARED_DIR } from '../container/shared-folder.ts';
 import { buildWrapper } from '../container/wrapper.ts';
 import { MOUNTS, WORKING_DIR } from '../runner.ts';
+import { findOwnFolder } from '../supervisor/mounted-folders.ts';
 
 export const JOB_CONTAINER = 'job';
 export const AGENT_CONTAINER = 'agent';
@@ -84,7 +85,22 @@ export function attemptOf({ metadata }: V1Pod): string | undefined {
   return metadata?.annotations?.[ANNOTATION_ATTEMPT];
 }
 
-export function buildPod(submission: Submission, options: PodOptions): V1Pod {
+/** A volume of the job, with its claim. */
+export type ClaimMount = { claim: string; to: string; readOnly: boolean; folder: string | null };
+
+/**
+ * Where the container of the job has a volume. In the folders of the job, the agent makes a link to it: the checkout may have
+ * something at its path, and is unpacked while the container starts.
+ */
+export function mountPathOf(to: string, index: number): string {
+  return findOwnFolder(to) ? `/.loam-volumes/${index}` : to;
+}
+
+export function buildPod(
+  submission: Submission,
+  options: PodOptions,
+  claims: readonly ClaimMount[] = [],
+): V1Pod {
   const { attempt, job, hardware } = submission;
   const gpu = findGpu(submission, options);
   const diskBytes = hardware.diskGb * 2 ** 30;
@@ -140,6 +156,8 @@ export function buildPod(submission: Submission, options: PodOptions): V1Pod {
       securityContext: {
         // Makes the volumes writable, and the credential readable, for a user who is not root.
         fsGroup: JOB_UID,
+        // Otherwise each start would change the group of all files in the volumes.
+        ...(claims.length > 0 && { fsGroupChangePolicy: 'OnRootMismatch' }),
         seccompProfile: { type: 'RuntimeDefault' },
         ...(!options.allowRoot && {
           runAsNonRoot: true,
@@ -150,9 +168,9 @@ export function buildPod(submission: Submission, options: PodOptions): V1Pod {
       // The kubelet starts the containers in this order, so the agent claims the attempt while the job's image is pulled.
       containers: [
         buildAgentContainer(submission, options),
-        buildJobContainer(submission, options, podDiskBytes),
+        buildJobContainer(submission, options, podDiskBytes, claims),
       ],
-      volumes: buildVolumes(submission, options, podDiskBytes),
+      volumes: [...buildVolumes(submission, options, podDiskBytes), ...buildClaims(claims)],
     },
   };
 }
@@ -203,7 +221,12 @@ function buildAgentContainer({ agent, attempt }: Submission, options: PodOptions
   };
 }
 
-function buildJobContainer(submission: Submission, options: PodOptions, diskBytes: number) {
+function buildJobContainer(
+  submission: Submission,
+  options: PodOptions,
+  diskBytes: number,
+  claims: readonly ClaimMount[],
+) {
   const { image, cpus, memoryBytes } = submission;
   const gpu = findGpu(submission, options);
   const gpus = gpu && { [gpu.resource]: String(submission.hardware.gpuCount) };
@@ -216,6 +239,12 @@ function buildJobContainer(submission: Submission, options: PodOptions, diskByte
       subPath: name,
       mountPath: `/etc/${name}`,
       readOnly: true,
+    })),
+    ...claims.map(({ to, readOnly, folder }, index) => ({
+      name: claimVolume(index),
+      mountPath: mountPathOf(to, index),
+      readOnly,
+      ...(folder !== null && { subPath: folder }),
     })),
   ];
   return {
@@ -263,6 +292,17 @@ function buildVolumes(
     ...(allowRoot ? [] : [accountVolume]),
     { name: TOKEN, secret: { secretName: newSecretName(attempt), defaultMode: 0o400 } },
   ];
+}
+
+function buildClaims(claims: readonly ClaimMount[]): V1Volume[] {
+  return claims.map(({ claim: claimName, readOnly }, index) => ({
+    name: claimVolume(index),
+    persistentVolumeClaim: { claimName, readOnly },
+  }));
+}
+
+function claimVolume(index: number): string {
+  return `volume-${index}`;
 }
 
 const accountVolume: V1Volume = {

@@ -18,11 +18,15 @@ import {
   openAccounts,
   type UidRange,
 } from '../supervisor/accounts.ts';
+import {
+  createMountPoints,
+  linkVolumes,
+  type MountedFolder,
+} from '../supervisor/mounted-folders.ts';
 import { changeOwner } from '../supervisor/ownership.ts';
 import { limitMark, USES_LIMIT_MARK } from '../supervisor/proc.ts';
 import { providedVariables, writeProvidedFiles } from '../supervisor/provided-files.ts';
 import { setprivPrefix } from '../supervisor/user.ts';
-import { createMountPoints, linkVolumes, type MountedFolder } from '../volumes.ts';
 import { bubblewrapOptions } from './bubblewrap.ts';
 import { cleanupIpc } from './cleanup-ipc.ts';
 import { openUserFiles } from './etc.ts';

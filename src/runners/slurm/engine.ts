@@ -5,12 +5,14 @@
 import { chmod, mkdir, readdir } from 'node:fs/promises';
 import { userInfo } from 'node:os';
 import { join } from 'node:path';
-import { ConfigError } from '../../base/config/config.ts';
+import { type Config, ConfigError } from '../../base/config/config.ts';
 import type { SlurmConfig } from '../../base/config/slurm.ts';
 import type { Logger } from '../../base/log.ts';
 import { runLoop } from '../../platform/loop.ts';
 import type { EngineState, SharingEngine, Submission } from '../agent/engine.ts';
-import { RunnerFault, RunnerUnavailable, Unstartable } from '../runner.ts';
+import type { AgentVolume } from '../agent/protocol.ts';
+import { RunnerFault, RunnerUnavailable, Unstartable, type VolumeMount } from '../runner.ts';
+import { findOwnFolder, ON_NODES, refusePlace } from '../supervisor/mounted-folders.ts';
 import { openRemoval, type Removal } from '../supervisor/removal.ts';
 import { Attempts } from './attempts.ts';
 import { batchArguments, batchScript, nameOf, type Placement, sharedFolder } from './batch-job.ts';
@@ -31,6 +33,8 @@ export type SlurmEngineOptions = {
   config: SlurmConfig;
   /** Distinguishes the jobs of this worker from those of other workers; without white space, the same after a restart. */
   worker: string;
+  /** The volumes of the nodes; unset: none. */
+  volumes?: Config['volumes'];
   log: Logger;
 };
 
@@ -100,6 +104,7 @@ class SlurmEngine implements SharingEngine {
   readonly title = 'Slurm';
   readonly #config: SlurmConfig;
   readonly #worker: string;
+  readonly #volumes: SlurmEngineOptions['volumes'];
   readonly #log: Logger;
   readonly #commands: Commands;
   readonly #users: Users | undefined;
@@ -113,9 +118,13 @@ class SlurmEngine implements SharingEngine {
   #failure: string | undefined;
   #watching: Promise<void> | undefined;
 
-  constructor({ config, worker, log }: SlurmEngineOptions, { commands, users, folders }: Parts) {
+  constructor(
+    { config, worker, volumes, log }: SlurmEngineOptions,
+    { commands, users, folders }: Parts,
+  ) {
     this.#config = config;
     this.#worker = worker;
+    this.#volumes = volumes;
     this.#log = log;
     this.#commands = commands;
     this.#users = users;
@@ -150,11 +159,24 @@ class SlurmEngine implements SharingEngine {
       gpus: Object.fromEntries(Object.entries(gpus).map(([model, { max }]) => [model, max])),
       withImage: images !== undefined,
       withoutImage: true,
+      volumes: (this.#volumes?.current ?? []).flatMap(({ name, path }) => (path ? [name] : [])),
     };
   }
 
   get unavailableReason(): string | undefined {
     return this.#failure ?? this.#commands.unavailableReason;
+  }
+
+  placeVolumes(mounts: readonly VolumeMount[], image: string | null): AgentVolume[] {
+    return mounts.map(({ volume: name, to, readOnly, folder }) => {
+      const from = this.#volumes?.find(name)?.path;
+      if (!from) throw new Unstartable(`Slurm does not have the volume ${name} here.`);
+      if (image === null && !findOwnFolder(to)) throw refusePlace(name, to, ON_NODES);
+      // These characters separate the parts of an option.
+      if (image !== null && /[,:]/.test(from + to))
+        throw new Unstartable(`The volume ${name} cannot be mounted at ${to} in an image here.`);
+      return { volume: name, from, to, readOnly, folder };
+    });
   }
 
   async submit(submission: Submission): Promise<void> {

@@ -16,12 +16,18 @@ import {
   runToEnd,
 } from '../../support/runner.contract.ts';
 import { smallDisk } from '../../support/small-disk.ts';
+import { volumesContract } from '../../support/volumes.contract.ts';
 
 const never = new AbortController().signal;
 
 describe('docker', () => {
   runnerContract(() => dockerRunner(), 'docker');
   filesContract(() => dockerRunner(), 'docker');
+  volumesContract(
+    { open: ({ local }) => dockerRunner({ volumes: local }), mounts: true },
+    'docker',
+    'root',
+  );
 });
 
 test('lines that arrive while earlier ones are stored form one batch', async (ctx) => {
