@@ -30,6 +30,7 @@ import { addSignInCommands } from './commands/sign-in.ts';
 import { addSshConfigCommand } from './commands/ssh-config.ts';
 import { addTopCommand } from './commands/top.ts';
 import { addVersionCommand } from './commands/version.ts';
+import { addVolumesCommand } from './commands/volumes.ts';
 import { addWebhookCommands } from './commands/webhooks.ts';
 
 const EXIT_CODES = `
@@ -66,6 +67,7 @@ export function createProgram(): Program {
   addRunsCommands(program);
   addTopCommand(program);
   addHardwareCommand(program);
+  addVolumesCommand(program);
   addArtifactCommands(program);
   addRepositoryCommands(program);
   addFileCommands(program);

@@ -17,16 +17,19 @@ import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { LOAM, LoamUser } from '../support/loam-command.ts';
 import { needs } from '../support/needs.ts';
 import { submit } from '../support/submit.ts';
+import { type TestVolumes, testVolumes } from '../support/volumes.ts';
 
 let app: TestApp;
 let ada: Client;
 let user: LoamUser;
 let options: JobOptions;
+let volumes: TestVolumes;
 
 const HOSTILE_BRANCH = `it's;$(touch\${IFS}pwned)&"@v2`;
 
 beforeAll(async () => {
-  app = await startApp();
+  volumes = await testVolumes();
+  app = await startApp({ config: { volumes: volumes.declared } });
   ada = await app.user('ada');
   user = await LoamUser.open(ada);
   await ada.post('/auth/v1/repository/ada', { name: 'code', auto_init: true });
@@ -54,6 +57,7 @@ beforeAll(async () => {
 afterAll(async () => {
   await user[Symbol.asyncDispose]();
   await app[Symbol.asyncDispose]();
+  await volumes[Symbol.asyncDispose]();
 });
 
 /** Runs a line in the home of Ada, with `loam` and `$LOAM_TOKEN`; `loam run` does not follow the job. */
@@ -81,7 +85,7 @@ async function settingsOf(name: string) {
     job;
   const { env, region, timeout_minutes, retries, output_path, inputs, cost_per_hour, identity } =
     job;
-  const { hold_on_failure_minutes: hold, shell_access: shells } = job;
+  const { hold_on_failure_minutes: hold, shell_access: shells, volumes: mounted } = job;
   const { secret_names, variable_names } = job;
   const { job: shown } = await ada.gql(
     'query ($namespace: String!, $name: String!) { job(namespace: $namespace, name: $name) { secretNames } }',
@@ -99,6 +103,7 @@ async function settingsOf(name: string) {
       shells,
       output_path,
       inputs,
+      mounted,
       cost_per_hour,
       labels,
       shown?.secretNames,
@@ -129,6 +134,7 @@ const DRAFTS: [name: string, changes: Partial<Draft>][] = [
       holdOnFailureMinutes: '45',
       outputPath: `out dir/it's "$HOME"`,
       inputs: `source\nsource:it's "$HOME":in dir/\nsource::all`,
+      volumes: `data:in/its set:ro\nscratch:/scratch "$HOME"\nscratch:out:rw`,
       command: `${HOSTILE_COMMAND}\nsecond 'line'\n\n`,
       env: `A=it's "$HOME" \`id\` \\n  \nEMPTY=\nEQUALS==x=`,
       secrets: 'KEY=hush',
@@ -174,6 +180,7 @@ test('the curl line creates the job of the form, without what REST lacks', async
       variableNames: '',
       labels: '',
       inputs: '',
+      volumes: '',
       holdOnFailureMinutes: '0',
       shellAccess: 'ALLOWED',
     };

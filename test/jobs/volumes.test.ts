@@ -1,9 +1,13 @@
 /** Volumes that jobs name: who may mount them, what is refused, and what a job waits for. */
+import { writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { measureVolumes, scheduleMeasurement } from '../../src/jobs/volumes/measure.ts';
 import { LOCAL_MACHINE } from '../../src/runners/runner.ts';
 import { eventually } from '../support/eventually.ts';
 import { type FakeRunner, fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
+import { expectRefusal } from '../support/refusal.ts';
 import { cancel, job, submit, submitRaw, until } from '../support/submit.ts';
 import { type TestVolumes, testVolumes } from '../support/volumes.ts';
 
@@ -209,4 +213,68 @@ test('a job does not begin to write to a full volume, and one that reads does', 
     );
     expect(rows[0].last_used_at).not.toBeNull();
   });
+});
+
+test('everybody sees the volumes that their jobs may mount, and operators where they are', async () => {
+  const list = async (client: Client, namespace?: string) => {
+    const query = `query ($namespace: String) { volumes(namespace: $namespace) {
+      name access perNamespace maxGb sizeBytes measuredAt lastUsedAt isFull path claim namespaces } }`;
+    return (await client.gql(query, { namespace })).volumes as Record<string, unknown>[];
+  };
+  const names = async (client: Client, namespace?: string) =>
+    (await list(client, namespace)).map(({ name }) => name);
+  const common = ['data', 'limited', 'nowhere', 'own', 'removed', 'scratch'];
+  expect(await names(ada)).toEqual(common);
+  expect(await names(ada, 'ada')).toEqual(common);
+  expect(await names(bob, 'bob')).toEqual([...common, 'secret'].sort());
+  expect(await names(app.admin)).toEqual([...common, 'secret'].sort());
+  expect(await names(app.admin, 'ada')).toEqual(common);
+  await expectRefusal(ada.graphql('{ volumes(namespace: "bob") { name } }'), 'PERMISSION_DENIED');
+  const limited = (await list(ada)).find(({ name }) => name === 'limited');
+  expect(limited).toMatchObject({
+    ...{ access: 'WRITE', maxGb: 500, sizeBytes: 499 * 2 ** 30, isFull: false, path: null },
+    lastUsedAt: expect.any(String),
+  });
+  const secret = (await list(app.admin)).find(({ name }) => name === 'secret');
+  expect(secret).toMatchObject({ path: '/srv/secret', claim: null, namespaces: ['bob'] });
+});
+
+test('workers measure the volumes of their machine, and soon after a job wrote', async () => {
+  await using own = await testVolumes();
+  await own.declare([
+    `{ name: counted, path: ${own.root}/data, access: write, max_gb: 1 }`,
+    `{ name: elsewhere, path: ${own.root}/scratch }`,
+  ]);
+  await writeFile(join(own.root, 'data/big'), Buffer.alloc(300_000, 1));
+  const { pool } = app;
+  const local = { machines: [{ ...machine, volumes: ['counted'] }] };
+  const deps = { pool, config: { volumes: own.declared }, runner: local };
+  const measure = () => measureVolumes(deps, new AbortController().signal);
+  const read = async () => {
+    const { rows } = await pool.query(
+      `select name, bytes::int as bytes, due_at <= now() as due from volume_usage
+       where name in ('counted', 'elsewhere')`,
+    );
+    return rows;
+  };
+  await measure();
+  const [first, ...others] = await read();
+  expect(others).toEqual([]);
+  expect(first).toMatchObject({ name: 'counted', due: false });
+  expect(first.bytes).toBeGreaterThan(300_000);
+  expect(first.bytes).toBeLessThan(600_000);
+  await writeFile(join(own.root, 'data/more'), Buffer.alloc(300_000, 1));
+  await measure();
+  expect((await read())[0].bytes).toBe(first.bytes);
+  const write = { volumes: [{ name: 'counted', to: '/x', readOnly: false }] };
+  await scheduleMeasurement(deps, { volumes: [{ ...write.volumes[0], readOnly: true }] });
+  await pool.query(
+    `update volume_usage set measured_at = now() - interval '2 minutes' where name = 'counted'`,
+  );
+  await measure();
+  expect((await read())[0].bytes).toBe(first.bytes);
+  await scheduleMeasurement(deps, write);
+  expect((await read())[0].due).toBe(true);
+  await measure();
+  expect((await read())[0].bytes).toBeGreaterThan(600_000);
 });

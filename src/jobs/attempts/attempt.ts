@@ -30,6 +30,7 @@ import {
 import type { LogLine } from '../record/journal-pages.ts';
 import type { Secrets } from '../record/secret-box.ts';
 import { commitMove, PHASES, statusTopic, toProgress } from '../record/state.ts';
+import { scheduleMeasurement } from '../volumes/measure.ts';
 import { type Attempt, type Deps, type Hold, readAttempt, readHold } from './attempt-row.ts';
 import {
   applyHold,
@@ -132,6 +133,7 @@ class SupervisedAttempt implements AsyncDisposable {
       const final = collected.areLost ? LOST : outcome;
       span.setAttributes(spanAttributes(final));
       await inSpan('finish', {}, () => finishAttempt(this.#deps, attempt, final, collected));
+      await scheduleMeasurement(this.#deps, job);
       return true;
     });
   }

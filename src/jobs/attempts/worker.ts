@@ -29,6 +29,7 @@ import {
   WORKER_SILENCE_S,
   type WorkerCapacity,
 } from '../queue/worker-capacity.ts';
+import { measureVolumes } from '../volumes/measure.ts';
 import { type FullVolumes, NO_FULL_VOLUMES, readFullVolumes } from '../volumes/usage.ts';
 import type { Deps } from './attempt-row.ts';
 import { endLostAttempt } from './finish.ts';
@@ -163,6 +164,7 @@ class JobWorker implements Worker {
       sweep.done,
       retry('Claiming jobs', () => this.#claimWhenNotified(), retrying),
       this.#everyHeartbeat('Writing the heartbeat of this worker', () => this.#beat()),
+      this.#everyHeartbeat('Measuring volumes', (stop) => measureVolumes(this.#deps, stop)),
       // A loop of its own: recovery may wait for locked jobs, and a late heartbeat would make peers take this worker for dead.
       this.#everyHeartbeat('Looking for lost attempts', () => this.#recoverLostAttempts()),
     ];
@@ -365,7 +367,7 @@ class JobWorker implements Worker {
     return msUntilNextDue(this.#deps, [...models]);
   }
 
-  #everyHeartbeat(name: string, work: () => Promise<void>): Promise<void> {
+  #everyHeartbeat(name: string, work: (signal: AbortSignal) => Promise<void>): Promise<void> {
     const { log } = this.#deps;
     const { signal } = this.#stopping;
     return runLoop({ name, every: HEARTBEAT_MS, waitsFirst: true, signal, log }, work);

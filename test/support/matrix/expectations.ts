@@ -95,6 +95,7 @@ export const QUERIES: Record<string, Rule[]> = {
   repositoryPage: [{ from: 'anyone', ...named }],
   auditLog: [{ from: 'operator' }],
   jobOptions: [{ from: 'account' }],
+  volumes: [{ from: 'account' }, { from: 'read', ...named }],
   checkJob: [
     {
       from: 'write',

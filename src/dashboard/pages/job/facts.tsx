@@ -131,6 +131,18 @@ export function JobSettings({ job }: { job: JobData }) {
             </ul>
           </Setting>
         )}
+        {job.volumes.length > 0 && (
+          <Setting name="Volumes">
+            <ul>
+              {job.volumes.map(({ name, to, readOnly }) => (
+                <li key={to}>
+                  {name} at <code className="break-all">{to}</code>
+                  {readOnly && ', read only'}
+                </li>
+              ))}
+            </ul>
+          </Setting>
+        )}
         <NameSetting
           name="Environment"
           names={[...job.environmentNames, ...job.storedVariableNames]}

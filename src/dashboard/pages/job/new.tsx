@@ -277,6 +277,7 @@ function CapacityWarning({ draft, options }: { draft: Draft; options: JobOptions
 const ADVANCED_FIELDS = new Set([
   'outputPath',
   'inputs',
+  'volumes',
   'region',
   'timeoutMinutes',
   'retries',

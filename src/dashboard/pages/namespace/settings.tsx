@@ -9,6 +9,7 @@ import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { notify } from '../../ui/notices.tsx';
 import { CursorPagination, useAfterCursor } from '../../ui/paging.tsx';
 import { RelativeTime } from '../../ui/time.tsx';
+import { VolumesSection } from '../machines/volumes.tsx';
 import { NamespaceStoredValues } from '../secrets/stored-values.tsx';
 import { NamespaceFrame } from './frame.tsx';
 import { MachinesSection } from './machines.tsx';
@@ -91,7 +92,10 @@ function Settings({ namespace }: { namespace: string }) {
             />
           )}
           {viewerRole !== null && (
-            <MachinesSection namespace={namespace} mayChange={viewerRole === 'ADMIN'} />
+            <>
+              <MachinesSection namespace={namespace} mayChange={viewerRole === 'ADMIN'} />
+              <VolumesSection namespace={namespace} />
+            </>
           )}
           <section aria-labelledby="kept">
             <h2 id="kept" className="mb-1">

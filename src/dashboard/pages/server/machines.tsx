@@ -3,6 +3,7 @@ import { Button } from '../../ui/button.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { AddMachine } from '../machines/add-machine.tsx';
 import { Machines, WorkerTokenList } from '../machines/machines.tsx';
+import { VolumesSection } from '../machines/volumes.tsx';
 import { SettingsFrame } from '../settings/frame.tsx';
 
 /** All machines that joined. */
@@ -35,6 +36,7 @@ export default function MachinesPage() {
         }
       />
       <WorkerTokenList namespace={null} />
+      <VolumesSection namespace={null} />
       {adding && <AddMachine namespace={null} onClose={() => setAdding(false)} />}
     </SettingsFrame>
   );

@@ -26,6 +26,8 @@ export type Draft = {
   outputPath: string;
   /** Lines of `job:path:to`. */
   inputs: string;
+  /** Lines of `name:to`, with `:ro` or `:rw` at the end. */
+  volumes: string;
   /** Lines of `NAME=value`. */
   env: string;
   secrets: string;
@@ -62,6 +64,7 @@ export function newDraft(options: JobOptions, given: Partial<Draft>): Draft {
     shellAccess: 'ALLOWED',
     outputPath: '',
     inputs: '',
+    volumes: '',
     env: '',
     secrets: '',
     variableNames: '',
@@ -101,6 +104,9 @@ export function draftFromJob({ job, namespace }: RerunData): Partial<Draft> {
     outputPath: job.outputPath ?? '',
     inputs: job.inputs
       .map(({ jobName, path, to }) => [jobName, path, to].join(':').replace(/:+$/, ''))
+      .join('\n'),
+    volumes: job.volumes
+      .map(({ name, to, readOnly }) => `${name}:${to}:${readOnly ? 'ro' : 'rw'}`)
       .join('\n'),
     env: lines(job.environmentNames),
     secrets: lines(job.secretNames),
@@ -185,6 +191,8 @@ export function validateDraft(draft: Draft, options: JobOptions): Problems {
     problems.outputPath = 'No part of the path may be ..';
   if (parseInputs(draft.inputs).some(({ job, more }) => !job || more.length > 0))
     problems.inputs = 'Each line must be job:path:to';
+  if (parseVolumes(draft.volumes).includes(null))
+    problems.volumes = 'Each line must be name:folder, with :ro or :rw at the end if wanted';
   for (const field of ['env', 'secrets'] as const) {
     const wrong = parsePairs(draft[field]).find(
       (each) => !each || !matches(options.variables.namePattern, each[0]),
@@ -227,6 +235,9 @@ export function toCreateInput(draft: Draft): Input {
     ...(draft.inputs.trim() && {
       inputs: parseInputs(draft.inputs).map(({ job, path, to }) => ({ job, path, to })),
     }),
+    ...(draft.volumes.trim() && {
+      volumes: parseVolumes(draft.volumes).flatMap((volume) => volume ?? []),
+    }),
     ...(draft.env.trim() && { env: variables(draft.env) }),
     ...(draft.secrets.trim() && { secrets: variables(draft.secrets) }),
     ...(draft.variableNames.trim() && { variableNames: names(draft.variableNames) }),
@@ -234,6 +245,15 @@ export function toCreateInput(draft: Draft): Input {
     ...(labels.length > 0 && { labels }),
     ...draft.credentials,
   };
+}
+
+/** Null for a line that is not `name:to`, `name:to:ro` or `name:to:rw`. */
+function parseVolumes(text: string) {
+  const lines = text.split('\n').filter((line) => line.trim());
+  return lines.map((line) => {
+    const [, name, to, mode] = /^([^:]+):([^:]+)(?::(ro|rw))?$/.exec(line.trim()) ?? [];
+    return name && to ? { name, to, ...(mode && { readOnly: mode === 'ro' }) } : null;
+  });
 }
 
 /** Why no worker can run the job now; null if one can. */

@@ -196,6 +196,17 @@ export function AdvancedFields({ draft, options, problems, set }: FieldsProps) {
           onChange={({ target }) => set({ inputs: target.value })}
         />
       </Field>
+      <Field
+        label="Volumes"
+        problem={problems.volumes}
+        hint="Data on the machines. One per line: name:folder, such as imagenet:/data:ro"
+      >
+        <TextArea
+          rows={2}
+          value={draft.volumes}
+          onChange={({ target }) => set({ volumes: target.value })}
+        />
+      </Field>
       <Field label="Environment" problem={problems.env} hint="One per line: NAME=value">
         <TextArea
           rows={4}

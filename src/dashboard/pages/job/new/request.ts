@@ -31,6 +31,8 @@ export function formatLoamRun(input: Input, options: JobOptions): string {
   if (input.outputPath) add('output', input.outputPath);
   for (const { job, path, to } of input.inputs ?? [])
     add('input', [job, path, to].join(':').replace(/:+$/, ''));
+  for (const { name, to, readOnly } of input.volumes ?? [])
+    add('volume', `${name}:${to}${readOnly == null ? '' : readOnly ? ':ro' : ':rw'}`);
   for (const { name, value } of input.env ?? []) add('env', `${name}=${value}`);
   for (const { name } of input.secrets ?? []) add('secret', name);
   for (const name of input.secretNames ?? []) add('use-secret', name);
@@ -68,6 +70,7 @@ export function formatJobCurl(
     variableNames,
     labels,
     inputs,
+    volumes,
     permissions,
     idTokens,
     holdOnFailureMinutes,
