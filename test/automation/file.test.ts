@@ -385,3 +385,19 @@ test('values of a matrix stand in the image', () => {
   );
   expect(problem('image: "python:${x}", matrix: {x: [1, "A B"]}')).toContain('a: image must be');
 });
+
+test('volumes are checked like those of createJob', () => {
+  const job = (volumes: string) =>
+    `jobs: { a: { on: { push: true }, command: x, volumes: ${volumes} } }`;
+  const file = valid(
+    job('[{ name: imagenet, to: /data, read_only: true }, { name: out, to: out }]'),
+  );
+  expect(planJobs(file, ['a'], 'main')[0]?.settings.volumes).toEqual([
+    { name: 'imagenet', to: '/data', readOnly: true },
+    { name: 'out', to: 'out', readOnly: undefined },
+  ]);
+  expect(problemsOf(job('[{ name: imagenet, to: /etc }]'))).toEqual([
+    expect.stringContaining('a: volumes [0].to must not be in /etc'),
+  ]);
+  expect(problemsOf(job('[{ name: imagenet }]'))[0]).toContain('jobs.a.volumes[0].to');
+});

@@ -517,7 +517,8 @@ class Client:
         `variable_names` are names of secrets and variables of the repository, or else of its namespace. `permissions`, such as
         `{"repo": "write", "jobs": "read"}`, give the job a token of its own. `id_tokens` names the variables of identity tokens,
         each with its audience. When the command of the last attempt fails, its sandbox stays for `hold_on_failure_minutes`, so that one
-        can look into it; `Job.release` ends that. With the `shell_access` `none`, nobody can open a shell in the job.
+        can look into it; `Job.release` ends that. With the `shell_access` `none`, nobody can open a shell in the job. `volumes` are data
+        on the machines of the server that the job mounts.
 
         `needs` are names of jobs or arrays that must have succeeded before this one starts, or a dictionary from names to
         `succeeded`, `failed` or `finished`. `array` creates that many jobs, `<name>-0` and so on, of which `max_parallel` run at once, and

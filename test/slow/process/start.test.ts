@@ -269,13 +269,16 @@ test('an invalid value stops the start with a line that names the variable', asy
   );
 });
 
-test('SIGHUP reads the file of hardware again, and keeps the former if it has mistakes', async () => {
+test('SIGHUP reads the files of hardware and volumes again, and keeps the former if they have mistakes', async () => {
   await using folder = await dataFolder();
   const file = join(folder.path, 'hardware.yml');
   await writeFile(file, 'regions: [lab]');
+  const volumes = join(folder.path, 'volumes.yml');
+  await writeFile(volumes, 'volumes: [{ name: data, path: /srv/data }]');
   await using server = await startServer({
     LOAM_DATA_DIR: folder.path,
     LOAM_HARDWARE: file,
+    LOAM_VOLUMES: volumes,
     LOAM_LOG_LEVEL: 'info',
   });
   const regions = async () => {
@@ -292,7 +295,12 @@ test('SIGHUP reads the file of hardware again, and keeps the former if it has mi
   };
   expect(await regions()).toEqual(['lab']);
   expect(await hangUp('regions: []', /stays as it was.*1 mistake/)).toEqual(['lab']);
+  expect(server.output()).toContain('Read LOAM_VOLUMES again');
+  await writeFile(volumes, 'volumes: [{ name: data }]');
   expect(await hangUp('regions: [moon]', /Read LOAM_HARDWARE again/)).toEqual(['moon']);
+  await eventually(() =>
+    expect(server.output()).toMatch(/LOAM_VOLUMES stays as it was.*\(volume data\)/),
+  );
 });
 
 test('if the embedded PostgreSQL does not start, the reason is printed with the remedy', async (ctx) => {
