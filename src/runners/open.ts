@@ -47,10 +47,10 @@ export type OpenedRunner = Runner &
 
 /** @throws ConfigError when a configured runner does not work here */
 export async function openRunner(options: Options): Promise<OpenedRunner> {
-  const { config, agents, log } = options;
+  const { config, agents, hidden, log } = options;
   const { runner: mode, dataDir, hardware, jobNetwork: network, jobAllow: allow } = config;
   await using cleanup = new AsyncDisposableStack();
-  const volumes = cleanup.use(await openLocalVolumes({ volumes: config.volumes, log }));
+  const volumes = cleanup.use(await openLocalVolumes({ volumes: config.volumes, hidden, log }));
   const own =
     mode === 'none' ? null : await openOwnMachines({ ...options, volumes }, mode, cleanup);
   if (!agents) {

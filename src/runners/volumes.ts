@@ -1,5 +1,6 @@
 /** The volumes that this machine has: those of `LOAM_VOLUMES` whose folders exist. */
-import { stat } from 'node:fs/promises';
+import { existsSync, realpathSync } from 'node:fs';
+import { lstat, realpath } from 'node:fs/promises';
 import { isDeepStrictEqual } from 'node:util';
 import type { Config } from '../base/config/config.ts';
 import type { Logger } from '../base/log.ts';
@@ -10,7 +11,12 @@ import { locateFolder, type MountedFolder } from './supervisor/mounted-folders.t
 /** How often is checked which folders exist. */
 const CHECK_MS = 10_000;
 
-type Options = { volumes: Config['volumes']; log: Logger };
+type Options = {
+  volumes: Config['volumes'];
+  /** Folders that no job may see. */
+  hidden?: readonly string[];
+  log: Logger;
+};
 
 /** Disposing of it ends the checks. */
 export async function openLocalVolumes(options: Options): Promise<LocalVolumes> {
@@ -22,14 +28,17 @@ export async function openLocalVolumes(options: Options): Promise<LocalVolumes> 
 
 export class LocalVolumes implements AsyncDisposable {
   readonly #volumes: Config['volumes'];
+  readonly #hidden: readonly string[];
   readonly #log: Logger;
   #names: readonly string[] = [];
   /** Checks that have not ended: a network file system may not answer, and each check takes a thread. */
   readonly #open = new Set<string>();
+  readonly #warned = new Set<string>();
   #loop: AsyncDisposable | undefined;
 
-  constructor({ volumes, log }: Options) {
+  constructor({ volumes, hidden = [], log }: Options) {
     this.#volumes = volumes;
+    this.#hidden = hidden.map(resolveIfExists);
     this.#log = log;
   }
 
@@ -38,7 +47,7 @@ export class LocalVolumes implements AsyncDisposable {
     if (this.#volumes.hasFile) this.#loop = startLoop(options, () => this.check());
   }
 
-  /** Those whose folders exist. */
+  /** Those whose folders exist, and have no files of Loam. */
   get names(): readonly string[] {
     return this.#names;
   }
@@ -59,14 +68,26 @@ export class LocalVolumes implements AsyncDisposable {
   async #exists(path: string): Promise<boolean> {
     if (this.#open.has(path)) return false;
     this.#open.add(path);
-    const answered = stat(path).then(
-      (found) => found.isDirectory(),
+    const answered = realpath(path).then(
+      async (real) => (await lstat(real)).isDirectory() && !this.#isHidden(real),
       () => false,
     );
     void answered.then(() => this.#open.delete(path));
     const { promise: late, resolve } = Promise.withResolvers<false>();
     const timer = setTimeout(() => resolve(false), CHECK_MS / 2);
     return Promise.race([answered, late]).finally(() => clearTimeout(timer));
+  }
+
+  /** Whether the folder has the data folder of this process in it, or is in it. */
+  #isHidden(real: string): boolean {
+    const found = this.#hidden.find(
+      (hidden) => `${hidden}/`.startsWith(`${real}/`) || real.startsWith(`${hidden}/`),
+    );
+    if (found !== undefined && !this.#warned.has(real)) {
+      this.#warned.add(real);
+      this.#log.error(`LOAM_VOLUMES: ${real} is not mounted, because of files of Loam in ${found}`);
+    }
+    return found !== undefined;
   }
 
   /**
@@ -81,6 +102,8 @@ export class LocalVolumes implements AsyncDisposable {
       if (!readOnly && volume.access === 'read')
         throw new Unstartable(`The volume ${name} can only be read on this machine.`);
       const from = await locateFolder(name, volume.path, folder);
+      if (this.#isHidden(from))
+        throw new Unstartable(`The volume ${name} has files of Loam, which no job may see.`);
       found.push({ volume: name, from, to, readOnly });
     }
     return found;
@@ -89,6 +112,10 @@ export class LocalVolumes implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#loop?.[Symbol.asyncDispose]();
   }
+}
+
+function resolveIfExists(path: string): string {
+  return existsSync(path) ? realpathSync(path) : path;
 }
 
 /** @param local unset: the machine has no volumes */

@@ -3,6 +3,8 @@ import { execFileSync } from 'node:child_process';
 import { chmod, copyFile, mkdir, rm, symlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
+import { createLog } from '../../src/base/log.ts';
+import { openLocalVolumes } from '../../src/runners/volumes.ts';
 import { needs } from '../support/needs.ts';
 import { processRunner } from '../support/process-runner.ts';
 import { attemptSpec, runToEnd } from '../support/runner.contract.ts';
@@ -92,6 +94,22 @@ test('the machine has the volumes whose folders exist, and its own file decides 
     'The volume data can only be read on this machine.',
   );
   await expect(local.locate([mount('scratch', '/data')])).rejects.toThrow('is not a folder');
+});
+
+test('a volume with files of Loam is not mounted', async () => {
+  await using volumes = await testVolumes();
+  const { root, declared } = volumes;
+  await mkdir(join(root, 'scratch/loam/data'), { recursive: true });
+  await symlink(join(root, 'scratch/loam/data'), join(root, 'missing'));
+  const hidden = [join(root, 'scratch/loam')];
+  await using local = await openLocalVolumes({
+    volumes: declared,
+    hidden,
+    log: createLog('silent'),
+  });
+  expect(local.names).toEqual(['data', 'own']);
+  for (const name of ['scratch', 'missing'])
+    await expect(local.locate([mount(name, '/x')]), name).rejects.toThrow('has files of Loam');
 });
 
 test('a runner without volumes refuses them', async (ctx) => {
