@@ -32,7 +32,7 @@ export async function testVolumes(more: readonly string[] = []): Promise<TestVol
   await writeFile(join(root, 'data/a.txt'), 'all of it\n');
   const file = join(root, 'volumes.yml');
   const write = (lines: readonly string[]) =>
-    writeFile(file, `volumes:\n${lines.map((line) => `  - ${line}\n`).join('')}`);
+    writeFile(file, `volumes: [\n${lines.map((line) => `  ${line},\n`).join('')}]\n`);
   await write([
     `{ name: data, path: ${root}/data, claim: ${claimOf(root, 'data')} }`,
     `{ name: scratch, path: ${root}/scratch, access: write, claim: ${claimOf(root, 'scratch')} }`,
