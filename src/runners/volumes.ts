@@ -3,13 +3,16 @@ import { existsSync, realpathSync } from 'node:fs';
 import { lstat, realpath } from 'node:fs/promises';
 import { isDeepStrictEqual } from 'node:util';
 import type { Config } from '../base/config/config.ts';
+import { mayMount } from '../base/config/volumes-file.ts';
 import type { Logger } from '../base/log.ts';
 import { startLoop } from '../platform/loop.ts';
-import { Unstartable, type VolumeMount } from './runner.ts';
+import { type AttemptSpec, Unstartable } from './runner.ts';
 import { locateFolder, type MountedFolder } from './supervisor/mounted-folders.ts';
 
 /** How often is checked which folders exist. */
 const CHECK_MS = 10_000;
+
+type MountingJob = Pick<AttemptSpec, 'mounts' | 'job'>;
 
 type Options = {
   volumes: Config['volumes'];
@@ -91,16 +94,24 @@ export class LocalVolumes implements AsyncDisposable {
   }
 
   /**
-   * Finds the folders of mounts, and creates those of namespaces.
+   * Finds the folders of mounts, and creates those of namespaces. The file of this machine decides, because the server of a joined
+   * machine has another one.
    * @throws Unstartable
    */
-  async locate(mounts: readonly VolumeMount[]): Promise<MountedFolder[]> {
+  async locate({ mounts, job: { namespace } }: MountingJob): Promise<MountedFolder[]> {
     const found: MountedFolder[] = [];
     for (const { volume: name, to, readOnly, folder } of mounts) {
       const volume = this.#volumes.find(name);
-      if (!volume?.path) throw new Unstartable(`This machine does not have the volume ${name}.`);
+      if (!volume?.path || !mayMount(volume, namespace))
+        throw new Unstartable(
+          `This machine does not have the volume ${name} for jobs of ${namespace}.`,
+        );
       if (!readOnly && volume.access === 'read')
         throw new Unstartable(`The volume ${name} can only be read on this machine.`);
+      if (volume.perNamespace && folder === null)
+        throw new Unstartable(
+          `The volume ${name} is per_namespace on this machine, but not on the server.`,
+        );
       const from = await locateFolder(name, volume.path, folder);
       if (this.#isHidden(from))
         throw new Unstartable(`The volume ${name} has files of Loam, which no job may see.`);
@@ -121,10 +132,10 @@ function resolveIfExists(path: string): string {
 /** @param local unset: the machine has no volumes */
 export async function locateVolumes(
   local: LocalVolumes | undefined,
-  mounts: readonly VolumeMount[],
+  spec: MountingJob,
 ): Promise<MountedFolder[]> {
-  const [first] = mounts;
+  const [first] = spec.mounts;
   if (first && !local)
     throw new Unstartable(`This machine does not have the volume ${first.volume}.`);
-  return local?.locate(mounts) ?? [];
+  return local?.locate(spec) ?? [];
 }

@@ -4,7 +4,8 @@ import { chmod, copyFile, mkdir, rm, symlink, writeFile } from 'node:fs/promises
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { createLog } from '../../src/base/log.ts';
-import { openLocalVolumes } from '../../src/runners/volumes.ts';
+import type { VolumeMount } from '../../src/runners/runner.ts';
+import { type LocalVolumes, openLocalVolumes } from '../../src/runners/volumes.ts';
 import { needs } from '../support/needs.ts';
 import { processRunner } from '../support/process-runner.ts';
 import { attemptSpec, runToEnd } from '../support/runner.contract.ts';
@@ -12,6 +13,8 @@ import { mount, volumesContract } from '../support/volumes.contract.ts';
 import { type TestVolumes, testVolumes } from '../support/volumes.ts';
 
 const never = new AbortController().signal;
+const locate = (local: LocalVolumes, ...mounts: VolumeMount[]) =>
+  local.locate(attemptSpec('true', { mounts }));
 const open =
   (sandbox: 'auto' | 'unshare' | 'none') =>
   ({ local }: TestVolumes) =>
@@ -72,13 +75,13 @@ test('a link of the operator is followed, and a link in place of a subfolder is 
     `{ name: own, path: ${root}/own, access: write, per_namespace: true }`,
   ]);
   expect(local.names).toEqual(['linked', 'own']);
-  const [found] = await local.locate([mount('linked', '/data')]);
+  const [found] = await locate(local, mount('linked', '/data'));
   expect(found?.from).toBe(join(root, 'data'));
   const own = mount('own', '/own', false);
   await symlink(join(root, 'data'), join(root, 'own', own.folder as string));
-  await expect(local.locate([own])).rejects.toThrow('is not a folder');
+  await expect(locate(local, own)).rejects.toThrow('is not a folder');
   for (const folder of ['..', '../data', 'a/b', ''])
-    await expect(local.locate([{ ...own, folder }]), folder).rejects.toThrow('no valid name');
+    await expect(locate(local, { ...own, folder }), folder).rejects.toThrow('no valid name');
 });
 
 test('the machine has the volumes whose folders exist, and its own file decides what is written', async () => {
@@ -90,10 +93,25 @@ test('the machine has the volumes whose folders exist, and its own file decides 
   await writeFile(join(root, 'scratch'), 'a file');
   await local.check();
   expect(local.names).toEqual(['data', 'own', 'missing']);
-  await expect(local.locate([mount('data', '/data', false)])).rejects.toThrow(
+  await expect(locate(local, mount('data', '/data', false))).rejects.toThrow(
     'The volume data can only be read on this machine.',
   );
-  await expect(local.locate([mount('scratch', '/data')])).rejects.toThrow('is not a folder');
+  await expect(locate(local, mount('scratch', '/data'))).rejects.toThrow('is not a folder');
+});
+
+test("a machine's own file decides for which namespaces a volume is, and whether they have subfolders", async () => {
+  await using volumes = await testVolumes();
+  const { root, local } = volumes;
+  await volumes.declare([
+    `{ name: data, path: ${root}/data, namespaces: [bob] }`,
+    `{ name: scratch, path: ${root}/scratch, access: write, per_namespace: true }`,
+  ]);
+  await expect(locate(local, mount('data', '/data'))).rejects.toThrow(
+    'This machine does not have the volume data for jobs of ada.',
+  );
+  await expect(locate(local, mount('scratch', '/scratch', false))).rejects.toThrow(
+    'The volume scratch is per_namespace on this machine, but not on the server.',
+  );
 });
 
 test('a volume with files of Loam is not mounted', async () => {
@@ -109,7 +127,7 @@ test('a volume with files of Loam is not mounted', async () => {
   });
   expect(local.names).toEqual(['data', 'own']);
   for (const name of ['scratch', 'missing'])
-    await expect(local.locate([mount(name, '/x')]), name).rejects.toThrow('has files of Loam');
+    await expect(locate(local, mount(name, '/x')), name).rejects.toThrow('has files of Loam');
 });
 
 test('a runner without volumes refuses them', async (ctx) => {

@@ -84,6 +84,11 @@ const volume = z
 
 const schema = z.strictObject({ volumes: z.array(volume).max(MAX_VOLUMES).default([]) });
 
+/** Whether jobs of the namespace may mount the volume. */
+export function mayMount({ namespaces }: Volume, namespace: string): boolean {
+  return namespaces === null || namespaces.includes(namespace.toLowerCase());
+}
+
 /** The volumes that are declared now. */
 export class CurrentVolumes {
   readonly #path: string | null;

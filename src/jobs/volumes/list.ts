@@ -1,7 +1,7 @@
 /** Lists the volumes that jobs may mount, with their sizes. */
 import type pg from 'pg';
 import type { Config } from '../../base/config/config.ts';
-import type { Volume } from '../../base/config/volumes-file.ts';
+import { mayMount, type Volume } from '../../base/config/volumes-file.ts';
 import { resolveNamespace } from '../../identity/accounts.ts';
 import {
   anyTargetIn,
@@ -11,9 +11,8 @@ import {
   type Viewer,
 } from '../../identity/permissions.ts';
 import { readFullVolumes } from './usage.ts';
-import { mayMount } from './volumes.ts';
 
-/** `place`: what operators see alone. */
+/** `place`: null for all but operators. */
 export type ListedVolume = Pick<Volume, 'name' | 'access' | 'perNamespace' | 'maxGb'> & {
   sizeBytes: number | null;
   measuredAt: Date | null;

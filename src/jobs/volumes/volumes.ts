@@ -3,7 +3,12 @@
  * when an attempt starts, because the operator may have changed the file meanwhile.
  */
 import { posix } from 'node:path';
-import { type CurrentVolumes, VOLUME_NAME, type Volume } from '../../base/config/volumes-file.ts';
+import {
+  type CurrentVolumes,
+  mayMount,
+  VOLUME_NAME,
+  type Volume,
+} from '../../base/config/volumes-file.ts';
 import { invalid, unprocessable } from '../../base/errors.ts';
 import { entersGitFolder } from '../../git/names.ts';
 import { MOUNTS, Unstartable, type VolumeMount, WORKING_DIR } from '../../runners/runner.ts';
@@ -120,10 +125,6 @@ function findPermitted(
 ): Volume | undefined {
   const volume = declared.find(name);
   return volume && mayMount(volume, namespace) ? volume : undefined;
-}
-
-export function mayMount({ namespaces }: Volume, namespace: string): boolean {
-  return namespaces === null || namespaces.includes(namespace.toLowerCase());
 }
 
 /**

@@ -273,7 +273,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
     const limits = { ...computeLimits(spec.hardware, facts), ...this.#options.limits };
     // Paths of the file are those of this machine, and a remote engine has other ones.
     const local = isRemote ? undefined : this.#options.volumes;
-    const mounts = await locateVolumes(local, spec.mounts);
+    const mounts = await locateVolumes(local, spec);
     await createAttemptDir(attemptDir);
     if (!isRemote) await createShimFiles(attemptDir);
     const gpus = this.#gpuLedger(isRemote).take(id, spec.hardware);

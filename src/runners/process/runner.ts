@@ -191,7 +191,7 @@ class LocalProcessRunner implements ProcessRunner {
     const { confinement, gpus, allocations, groups, shims } = this.#parts;
     const { id } = spec;
     if (existsSync(join(this.#dir, id))) await this.remove({ attempt: id });
-    const mounts = await locateVolumes(this.#options.volumes, spec.mounts);
+    const mounts = await locateVolumes(this.#options.volumes, spec);
     const limits = { ...computeLimits(spec.hardware), ...this.#options.limits };
     const taken = gpus.take(id, spec.hardware);
     const allocation: Allocation = {
