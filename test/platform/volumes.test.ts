@@ -64,6 +64,13 @@ test('mistakes name the entry and its place', () => {
   expect(one('{ name: data, path: /a }, { name: data, path: /b }')).toEqual([
     'volumes[1].name: the name is given twice (volume data)',
   ]);
+  expect(one('{ name: in, path: /a/b/c }, { name: out, path: /a/b, access: write }')).toEqual([
+    'volumes[0].path: must not be inside the path of out, whose jobs could replace it by a link (volume in)',
+  ]);
+  for (const path of ['/a/b', '/a/bc', '/a'])
+    expect(one(`{ name: in, path: ${path} }, { name: out, path: /a/b, access: write }`)).toEqual(
+      [],
+    );
 });
 
 test('the configuration reads the file, and reads it again', async () => {

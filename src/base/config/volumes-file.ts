@@ -22,7 +22,7 @@ export type Volume = {
   access: 'read' | 'write';
   /** Each namespace has a subfolder of its own, and its jobs see only that. */
   perNamespace: boolean;
-  /** Above this size no further job may write to it; null: any size. */
+  /** At this size no further job may write to it; null: any size. */
   maxGb: number | null;
 };
 
@@ -141,6 +141,7 @@ export function parseVolumes(text: string): {
   const problems = [
     ...(error ? describeIssues(yaml, error.issues) : []),
     ...findRepeated(value, yaml.locate),
+    ...findNested(data?.volumes ?? [], yaml.locate),
   ].map((problem) => ({ ...problem, message: nameEntry(problem.message, value) }));
   if (!data || problems.length > 0)
     return {
@@ -188,4 +189,18 @@ function findRepeated(value: unknown, locate: ReturnType<typeof readYaml>['locat
         ]
       : [],
   );
+}
+
+/** Jobs that write to a volume could put a link in place of a folder in it, so that another volume would be any folder of the machine. */
+function findNested(
+  volumes: readonly z.infer<typeof volume>[],
+  locate: ReturnType<typeof readYaml>['locate'],
+): Problem[] {
+  const written = volumes.filter(({ access, path }) => access === 'write' && path !== undefined);
+  return volumes.flatMap(({ path }, i) => {
+    const outer = written.find((one) => path?.startsWith(`${one.path}/`));
+    if (!outer) return [];
+    const problem = `must not be inside the path of ${outer.name}, whose jobs could replace it by a link`;
+    return [{ ...locate(['volumes', i, 'path']), message: `volumes[${i}].path: ${problem}` }];
+  });
 }
