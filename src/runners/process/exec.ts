@@ -100,9 +100,14 @@ export async function execInSandbox(
   return session;
 }
 
-/** The shell for people: one that the sandbox has, with the environment of the job, which a login shell would change. */
-export const SHELL_FOR_PEOPLE =
-  'if command -v bash >/dev/null; then exec bash -i; else exec sh -i; fi';
+/**
+ * The shell for people: one that the sandbox has, with the environment of the job, which a login shell would change. The prompt of
+ * bash names the job and the folder, unless the job or a file of bash sets another one than that of sh.
+ */
+export const SHELL_FOR_PEOPLE = `if command -v bash >/dev/null; then
+  case $PS1 in '' | '# ' | '$ ') export PS1="$JOB_NAME:"'\\w\\$ ' ;; esac
+  exec bash -i
+else exec sh -i; fi`;
 
 /**
  * Joins the control groups, sets the limits, and runs the rest of the arguments. Descriptor 3 has the environment, 5 gets the errors
