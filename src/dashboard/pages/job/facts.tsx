@@ -7,7 +7,7 @@ import { ArrayLink } from '../jobs/array-row.tsx';
 import { describeValues, useRuntime } from '../jobs/job-row.tsx';
 import { Dependencies } from './dependencies.tsx';
 import type { JobFacts } from './queries.ts';
-import { Setting } from './setting.tsx';
+import { CommandText, Setting } from './setting.tsx';
 
 export type JobData = ResultOf<typeof JobFacts>;
 
@@ -45,13 +45,7 @@ export function JobSettings({ job }: { job: JobData }) {
           <span className="text-sm text-dim">Command</span>
           <CopyButton text={job.command} label="Copy the command" />
         </div>
-        <pre
-          // biome-ignore lint/a11y/noNoninteractiveTabindex: scrolled by keyboard
-          tabIndex={0}
-          className="max-h-60 overflow-auto rounded bg-sunken p-2 text-[13px] break-words whitespace-pre-wrap"
-        >
-          {job.command}
-        </pre>
+        <CommandText command={job.command} />
       </div>
       <dl className="grid grid-cols-[auto_1fr] gap-x-4 gap-y-2 text-sm">
         {job.repo && (

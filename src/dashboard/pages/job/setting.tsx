@@ -9,3 +9,16 @@ export function Setting({ name, children }: { name: string; children: ReactNode 
     </>
   );
 }
+
+/** The command of a job, as it was given. */
+export function CommandText({ command }: { command: string }) {
+  return (
+    <pre
+      // biome-ignore lint/a11y/noNoninteractiveTabindex: scrolled by keyboard
+      tabIndex={0}
+      className="max-h-60 overflow-auto rounded bg-sunken p-2 text-[13px] break-words whitespace-pre-wrap"
+    >
+      {command}
+    </pre>
+  );
+}

@@ -11,7 +11,7 @@ import { isFinished, type JobStatus, JobStatusBadge } from '../../ui/status.tsx'
 import { RelativeTime, useUnixSeconds } from '../../ui/time.tsx';
 import { Needs } from '../job/dependencies.tsx';
 import { RunSetting } from '../job/facts.tsx';
-import { Setting } from '../job/setting.tsx';
+import { CommandText, Setting } from '../job/setting.tsx';
 import { NamespaceTabs } from '../namespace/tabs.tsx';
 import { JobRow, JobRowData } from './job-row.tsx';
 import { useLiveJobs } from './live-jobs.ts';
@@ -309,13 +309,9 @@ function ArraySettings({ namespace, job }: { namespace: string; job: FirstJob })
       <h2 id="settings" className="mb-3 text-base">
         Settings
       </h2>
-      <pre
-        // biome-ignore lint/a11y/noNoninteractiveTabindex: scrolled by keyboard
-        tabIndex={0}
-        className="mb-4 max-h-60 overflow-auto rounded bg-sunken p-2 text-[13px] break-words whitespace-pre-wrap"
-      >
-        {job.command}
-      </pre>
+      <div className="mb-4">
+        <CommandText command={job.command} />
+      </div>
       <dl className="grid grid-cols-[auto_1fr] gap-x-4 gap-y-2 text-sm">
         {job.repo && (
           <Setting name="Repository">
