@@ -129,6 +129,7 @@ test('an attempt waits, runs on a node as its account, and ends with its exit co
     gpus: { T4: 2 },
     withImage: false,
     withoutImage: true,
+    volumes: [],
   });
   vi.stubEnv('LOAM_SLURM_SECRET', 'of this process');
   onTestFinished(() => void vi.unstubAllEnvs());
