@@ -154,7 +154,7 @@ export function execContract(open: () => Promise<RunnerUnderTest>): void {
     await screen.until(/^begun\r$/m);
     session.stdin.write('\x03');
     // Before it prompts, the shell reads the size and sets it again, which can undo a change in between.
-    await screen.until(/ended\r\n[\s\S]*next\? $/);
+    await screen.until(/ended\r\n[\s\S]*next\? /);
     session.resize({ columns: 120, rows: 50 });
     session.stdin.write('until stty size | grep "50 120"; do sleep 0.1; done\n');
     await screen.until(/^50 120\r$/m);
