@@ -35,7 +35,7 @@ beforeAll(async () => {
 });
 afterAll(async () => {
   await app[Symbol.asyncDispose]();
-  await rm(folder, { recursive: true, force: true });
+  await rm(folder, { recursive: true, force: true, maxRetries: 5 });
 });
 
 async function createToken(client: Client, namespace?: string): Promise<string> {

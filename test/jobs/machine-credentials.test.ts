@@ -70,7 +70,7 @@ test('a worker token and the secret of a machine open neither the API nor a repo
   const { token } = await createToken(app.admin);
   const { secret, id } = await machine(token);
   const folder = await mkdtemp(join(tmpdir(), 'loam-stolen-'));
-  onTestFinished(() => rm(folder, { recursive: true, force: true }));
+  onTestFinished(() => rm(folder, { recursive: true, force: true, maxRetries: 5 }));
   await using workspace = await Workspace.open();
   for (const credential of [token, secret, `${id}$${secret}`]) {
     for (const scheme of ['Bearer', 'API-Key']) {

@@ -172,7 +172,7 @@ test('a machine gets no attempts while it has some that were removed during its 
 test('jobs wait for the images of a machine that has not reported yet', async () => {
   const dir = await mkdtemp(join(tmpdir(), 'loam-engine-'));
   await using cleanup = new AsyncDisposableStack();
-  cleanup.defer(() => rm(dir, { recursive: true, force: true }));
+  cleanup.defer(() => rm(dir, { recursive: true, force: true, maxRetries: 5 }));
   const engine = cleanup.use(open());
   const options = { engine, placement: engine, name: 'joined', dir, agentUrl: '', leaseMs: 60_000 };
   const runner = cleanup.use(await openAgentRunner(options));

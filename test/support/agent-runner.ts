@@ -24,7 +24,7 @@ export async function agentRunner<E extends SharingEngine>(
 ) {
   const cleanup = new AsyncDisposableStack();
   const dir = await mkdtemp(join(tmpdir(), 'loam-agent-'));
-  cleanup.defer(() => rm(dir, { recursive: true, force: true }));
+  cleanup.defer(() => rm(dir, { recursive: true, force: true, maxRetries: 5 }));
   let current: AgentRunner | undefined;
   const served = cleanup.use(
     await serveAgents(async (attempt) => current?.findSession(attempt), PROGRAM_PATH, { host }),

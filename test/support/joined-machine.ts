@@ -118,7 +118,7 @@ export async function joinedMachine({
 } = {}) {
   const cleanup = new AsyncDisposableStack();
   const dir = await mkdtemp(join(tmpdir(), 'loam-joined-'));
-  cleanup.defer(() => rm(dir, { recursive: true, force: true }));
+  cleanup.defer(() => rm(dir, { recursive: true, force: true, maxRetries: 5 }));
   const attemptsDir = join(dir, 'server');
   let engine: MachinesEngine | undefined;
   let runner: AgentRunner | undefined;

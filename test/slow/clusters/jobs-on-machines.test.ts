@@ -10,7 +10,7 @@ import { joinMachine } from '../../support/joined-machine.ts';
 describe('jobs on a joined machine', () => {
   clusterJobs(async () => {
     const dir = await mkdtemp(join(tmpdir(), 'loam-machine-'));
-    onTestFinished(() => rm(dir, { recursive: true, force: true }));
+    onTestFinished(() => rm(dir, { recursive: true, force: true, maxRetries: 5 }));
     const attempts = join(dir, 'runner/attempts');
     const listAttempts = async () =>
       (await readdir(attempts).catch(() => [])).filter((name) => !name.startsWith('.'));

@@ -13,7 +13,7 @@ afterAll(() => cleanup.disposeAsync());
 
 walkRoutes(async () => {
   const dir = await mkdtemp(join(tmpdir(), 'loam-machine-'));
-  cleanup.defer(() => rm(dir, { recursive: true, force: true }));
+  cleanup.defer(() => rm(dir, { recursive: true, force: true, maxRetries: 5 }));
   const webhooks = { allow: ['127.0.0.1'] };
   const loam = cleanup.use(await startApp({ config: { runner: 'none', webhooks } }));
   // Many slots, because the cases leave many jobs running.

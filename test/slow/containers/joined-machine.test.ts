@@ -25,7 +25,7 @@ test('an attempt with an image waits for the container engine of its machine', a
   needs(ctx, 'docker');
   const dir = await mkdtemp(join(tmpdir(), 'loam-engine-'));
   await using cleanup = new AsyncDisposableStack();
-  cleanup.defer(() => rm(dir, { recursive: true, force: true }));
+  cleanup.defer(() => rm(dir, { recursive: true, force: true, maxRetries: 5 }));
   const socket = join(dir, 'docker.sock');
   const env = { LOAM_RUNNER: 'auto', DOCKER_HOST: `unix://${socket}` };
   const made = cleanup.use(await joinedMachine({ env }));

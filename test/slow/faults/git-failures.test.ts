@@ -28,7 +28,7 @@ beforeAll(async () => {
   const database = await cloneDatabase();
   cleanup.defer(() => database.drop());
   dataDir = await mkdtemp(join(tmpdir(), 'loam-failures-'));
-  cleanup.defer(() => rm(dataDir, { recursive: true, force: true }));
+  cleanup.defer(() => rm(dataDir, { recursive: true, force: true, maxRetries: 5 }));
   // The server has its own PATH, so that the test can remove git from it.
   path = join(dataDir, 'bin');
   await mkdir(path);

@@ -37,7 +37,7 @@ test('large directories and messages, requested many times at once, stay within 
   const database = await cloneDatabase();
   cleanup.defer(() => database.drop());
   const dataDir = await mkdtemp(join(tmpdir(), 'loam-load-'));
-  cleanup.defer(() => rm(dataDir, { recursive: true, force: true }));
+  cleanup.defer(() => rm(dataDir, { recursive: true, force: true, maxRetries: 5 }));
   const server = cleanup.use(
     await startServer({
       DATABASE_URL: database.url,

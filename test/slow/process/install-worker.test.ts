@@ -45,7 +45,7 @@ beforeAll(async () => {
 }, 5 * MINUTE);
 afterAll(async () => {
   await app[Symbol.asyncDispose]();
-  await rm(folder, { recursive: true, force: true });
+  await rm(folder, { recursive: true, force: true, maxRetries: 5 });
 });
 
 /** Runs the installer as the printed line does. `env`: more variables. */

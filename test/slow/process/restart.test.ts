@@ -34,7 +34,7 @@ test.for(['process', 'docker'] as const)(
     const database = await cloneDatabase();
     cleanup.defer(() => database.drop());
     const dataDir = await mkdtemp(join(tmpdir(), 'loam-restart-'));
-    cleanup.defer(() => rm(dataDir, { recursive: true, force: true }));
+    cleanup.defer(() => rm(dataDir, { recursive: true, force: true, maxRetries: 5 }));
     const attempts = join(dataDir, kind === 'docker' ? 'containers' : 'attempts');
     cleanup.defer(async () => {
       await using runner = await runnerOn(attempts, kind);

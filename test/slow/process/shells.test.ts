@@ -24,7 +24,7 @@ test('shells end with a killed server, and the next one opens new ones', async (
   const database = await cloneDatabase();
   cleanup.defer(() => database.drop());
   const dataDir = await mkdtemp(join(tmpdir(), 'loam-shells-'));
-  cleanup.defer(() => rm(dataDir, { recursive: true, force: true }));
+  cleanup.defer(() => rm(dataDir, { recursive: true, force: true, maxRetries: 5 }));
   cleanup.defer(async () => {
     await using runner = await openProcessRunner({ dir: join(dataDir, 'attempts'), graceMs: 100 });
     await runner.sweep(new Set());

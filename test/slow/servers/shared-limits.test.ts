@@ -158,7 +158,7 @@ test('over TLS the certificate is verified', async (ctx) => {
   needs(ctx, 'redis', 'openssl');
   const dir = await mkdtemp(join(tmpdir(), 'loam-redis-'));
   await using cleanup = new AsyncDisposableStack();
-  cleanup.defer(() => rm(dir, { recursive: true, force: true }));
+  cleanup.defer(() => rm(dir, { recursive: true, force: true, maxRetries: 5 }));
   const { pem, key } = makeCertificate(dir);
   const port = await freePort();
   const files = ['--tls-cert-file', pem, '--tls-key-file', key, '--tls-auth-clients', 'no'];

@@ -93,7 +93,7 @@ test('a machine opens the session at any server, which leads it to the worker th
   await using both = await startBoth('none');
   const { client, server } = both;
   const dir = await mkdtemp(join(tmpdir(), 'loam-machine-'));
-  onTestFinished(() => rm(dir, { recursive: true, force: true }));
+  onTestFinished(() => rm(dir, { recursive: true, force: true, maxRetries: 5 }));
   await using _ = await joinMachine({ admin: client, base: client.base }, { dir, name: 'box' });
   await showShells(both);
   // Otherwise the worker would wait for the machine when it stops.
