@@ -10,10 +10,10 @@
  *   memory_gb_per_cpu: { min: 0.25, max: 32 }
  *   prices: { cpu: "0.010", memory_gb: "0.001", disk_gb: "0" }
  */
-import { readFileSync } from 'node:fs';
 import { z } from 'zod';
 import { type Catalogue, CONTRACT, type GpuModel, REGION_NAME } from '../hardware.ts';
 import { describeIssues, type Problem, readYaml } from '../yaml.ts';
+import { CurrentFile } from './current-file.ts';
 import { gpuModel } from './kinds.ts';
 
 const MAX_GPUS = 64;
@@ -80,45 +80,21 @@ const schema = z.strictObject({
 });
 
 /** The catalogue that is valid now. */
-export class CurrentCatalogue {
-  readonly #path: string | null;
-  #current: Catalogue;
-
+export class CurrentCatalogue extends CurrentFile<Catalogue> {
   /** @throws Error that lists all mistakes of the file, a line for each */
   constructor(path: string | null) {
-    this.#path = path;
-    this.#current = path === null ? CONTRACT : readCatalogue(path);
-  }
-
-  get current(): Catalogue {
-    return this.#current;
-  }
-
-  get hasFile(): boolean {
-    return this.#path !== null;
+    const parse = (text: string) => {
+      const { catalogue: value, problems } = parseCatalogue(text);
+      return { value, problems };
+    };
+    super(path, parse, CONTRACT);
   }
 
   /** Takes the models of another server, by which this machine names its GPUs. */
   replaceModels(models: readonly Pick<GpuModel, 'name' | 'match'>[]): void {
     const unpriced = { memoryGb: null, pricePerHour: '0', counts: [] };
-    this.#current = { ...CONTRACT, gpus: models.map((model) => ({ ...unpriced, ...model })) };
+    this.value = { ...CONTRACT, gpus: models.map((model) => ({ ...unpriced, ...model })) };
   }
-
-  /** Reads the file again. @throws Error as the constructor; the catalogue stays as it was */
-  reload(): void {
-    if (this.#path !== null) this.#current = readCatalogue(this.#path);
-  }
-}
-
-function readCatalogue(path: string): Catalogue {
-  const { catalogue, problems } = parseCatalogue(readFileSync(path, 'utf8'));
-  if (catalogue) return catalogue;
-  const lines = problems.map(
-    ({ line, column, message }) => `\n  ${path}:${line}:${column}: ${message}`,
-  );
-  throw new Error(
-    `the file has ${problems.length} mistake${problems.length > 1 ? 's' : ''}:${lines.join('')}`,
-  );
 }
 
 /** @returns the catalogue, or null and all mistakes in the order of the text */

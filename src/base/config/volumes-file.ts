@@ -5,11 +5,11 @@
  *     - { name: imagenet, path: /srv/imagenet, claim: imagenet-pvc, namespaces: [ada], access: read, max_gb: 500 }
  *     - { name: scratch, path: /srv/scratch, access: write, per_namespace: true }
  */
-import { readFileSync } from 'node:fs';
 import { posix } from 'node:path';
 import { z } from 'zod';
 import { isPossibleNamespaceName } from '../names.ts';
 import { describeIssues, type Problem, readYaml } from '../yaml.ts';
+import { CurrentFile } from './current-file.ts';
 
 export type Volume = {
   name: string;
@@ -90,43 +90,19 @@ export function mayMount({ namespaces }: Volume, namespace: string): boolean {
 }
 
 /** The volumes that are declared now. */
-export class CurrentVolumes {
-  readonly #path: string | null;
-  #current: readonly Volume[];
-
+export class CurrentVolumes extends CurrentFile<readonly Volume[]> {
   /** @throws Error that lists all mistakes of the file, a line for each */
   constructor(path: string | null) {
-    this.#path = path;
-    this.#current = path === null ? [] : readVolumes(path);
-  }
-
-  get current(): readonly Volume[] {
-    return this.#current;
-  }
-
-  get hasFile(): boolean {
-    return this.#path !== null;
+    const parse = (text: string) => {
+      const { volumes: value, problems } = parseVolumes(text);
+      return { value, problems };
+    };
+    super(path, parse, []);
   }
 
   find(name: string): Volume | undefined {
-    return this.#current.find((one) => one.name === name);
+    return this.current.find((one) => one.name === name);
   }
-
-  /** Reads the file again. @throws Error as the constructor; the volumes stay as they were */
-  reload(): void {
-    if (this.#path !== null) this.#current = readVolumes(this.#path);
-  }
-}
-
-function readVolumes(path: string): readonly Volume[] {
-  const { volumes, problems } = parseVolumes(readFileSync(path, 'utf8'));
-  if (volumes) return volumes;
-  const lines = problems.map(
-    ({ line, column, message }) => `\n  ${path}:${line}:${column}: ${message}`,
-  );
-  throw new Error(
-    `the file has ${problems.length} mistake${problems.length > 1 ? 's' : ''}:${lines.join('')}`,
-  );
 }
 
 /** @returns the volumes, or null and all mistakes in the order of the text */
