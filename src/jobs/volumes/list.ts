@@ -10,7 +10,7 @@ import {
   hasFullRights,
   type Viewer,
 } from '../../identity/permissions.ts';
-import { readFullVolumes } from './usage.ts';
+import { isFull } from './usage.ts';
 
 /** `place`: null for all but operators. */
 export type ListedVolume = Pick<Volume, 'name' | 'access' | 'perNamespace' | 'maxGb'> & {
@@ -21,7 +21,12 @@ export type ListedVolume = Pick<Volume, 'name' | 'access' | 'perNamespace' | 'ma
   place: Pick<Volume, 'path' | 'claim' | 'namespaces'> | null;
 };
 
-type UsageRow = { name: string; bytes: number | null; measured_at: Date; last_used_at: Date };
+type UsageRow = {
+  name: string;
+  bytes: number | null;
+  measured_at: Date | null;
+  last_used_at: Date | null;
+};
 
 /**
  * Lists the volumes by name.
@@ -41,7 +46,6 @@ export async function listVolumes(
     found ? mayMount(volume, found.name) : isOperator || volume.namespaces === null,
   );
   if (shown.length === 0) return [];
-  const full = await readFullVolumes({ pool, config });
   const { rows } = await pool.query<UsageRow>(
     `select name, bytes::float8 as bytes, measured_at, last_used_at from volume_usage
      where name = any ($1)`,
@@ -49,16 +53,19 @@ export async function listVolumes(
   );
   const usage = new Map(rows.map((row) => [row.name, row]));
   return shown
-    .map(({ name, access, perNamespace, maxGb, ...place }) => ({
-      name,
-      access,
-      perNamespace,
-      maxGb,
-      sizeBytes: usage.get(name)?.bytes ?? null,
-      measuredAt: usage.get(name)?.measured_at ?? null,
-      lastUsedAt: usage.get(name)?.last_used_at ?? null,
-      isFull: full.has(name),
-      place: isOperator ? place : null,
-    }))
+    .map(({ name, access, perNamespace, maxGb, ...place }) => {
+      const { bytes = null, measured_at = null, last_used_at = null } = usage.get(name) ?? {};
+      return {
+        name,
+        access,
+        perNamespace,
+        maxGb,
+        sizeBytes: bytes,
+        measuredAt: measured_at,
+        lastUsedAt: last_used_at,
+        isFull: isFull({ maxGb }, bytes),
+        place: isOperator ? place : null,
+      };
+    })
     .sort((a, b) => (a.name < b.name ? -1 : 1));
 }

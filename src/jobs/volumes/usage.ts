@@ -1,6 +1,7 @@
 /** The sizes and the last uses of volumes, in the database, because the machines that have a volume are others than the servers. */
 import type pg from 'pg';
 import type { Config } from '../../base/config/config.ts';
+import type { Volume } from '../../base/config/volumes-file.ts';
 import type { JobVolume } from './volumes.ts';
 
 /** Volumes that have reached their size: name → the size in words, such as `501 of 500 GB`. */
@@ -21,14 +22,20 @@ export async function readFullVolumes({ pool, config }: Deps): Promise<FullVolum
      where name = any ($1) and bytes is not null`,
     [limited.map(({ name }) => name)],
   );
-  const sizes = new Map(rows.map(({ name, bytes }) => [name, bytes / GB]));
+  const sizes = new Map(rows.map(({ name, bytes }) => [name, bytes]));
   return new Map(
     limited.flatMap(({ name, maxGb }) => {
-      const gb = sizes.get(name);
-      if (gb === undefined || maxGb === null || gb < maxGb) return [];
-      return [[name, `${Math.floor(gb * 10) / 10} of ${maxGb} GB`] as const];
+      const bytes = sizes.get(name) ?? null;
+      return bytes !== null && isFull({ maxGb }, bytes)
+        ? [[name, `${Math.floor((bytes / GB) * 10) / 10} of ${maxGb} GB`] as const]
+        : [];
     }),
   );
+}
+
+/** @param bytes the size of the volume; null: it is not known */
+export function isFull({ maxGb }: Pick<Volume, 'maxGb'>, bytes: number | null): boolean {
+  return maxGb !== null && bytes !== null && bytes / GB >= maxGb;
 }
 
 /** Records that an attempt begins that mounts the volumes. */
