@@ -105,27 +105,13 @@ export async function openClusters(
 /** Loaded on demand, to save memory on servers without such clusters. */
 async function openEngine(
   cluster: ClusterConfig,
-  {
-    agentUrl,
-    worker,
-    network,
-    allow,
-    volumes,
-    log,
-  }: Pick<Options, 'agentUrl' | 'worker' | 'network' | 'allow' | 'volumes' | 'log'>,
+  options: Pick<Options, 'agentUrl' | 'worker' | 'network' | 'allow' | 'volumes' | 'log'>,
 ): Promise<SharingEngine> {
   if (cluster.kind === 'kubernetes') {
     const { openKubernetesEngine } = await import('./kubernetes/engine.ts');
-    return openKubernetesEngine({
-      config: cluster.options,
-      agentUrl,
-      worker,
-      network,
-      allow,
-      volumes,
-      log,
-    });
+    return openKubernetesEngine({ config: cluster.options, ...options });
   }
+  const { worker, network, volumes, log } = options;
   if (network !== undefined && network !== 'host')
     log.warn(
       `LOAM_JOB_NETWORK: jobs in Slurm ("${cluster.name}") use the network of their node; "${network}" does not apply to them`,
