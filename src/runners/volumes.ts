@@ -50,7 +50,7 @@ export class LocalVolumes implements AsyncDisposable {
     if (this.#volumes.hasFile) this.#loop = startLoop(options, () => this.check());
   }
 
-  /** Those whose folders exist, and have no files of Loam. */
+  /** The names of the volumes whose folders exist and have no files of Loam in them. */
   get names(): readonly string[] {
     return this.#names;
   }

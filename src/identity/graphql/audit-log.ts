@@ -27,7 +27,7 @@ type StoredCredential = {
   credentialName: string | null;
 };
 
-/** The credential of a row that keeps a copy of it; null on the machine of the server. */
+/** Reads the credential that a row has a copy of; null if none was used, as by a program on the machine of the server. */
 export function readCredential({
   credentialKind,
   credentialId,

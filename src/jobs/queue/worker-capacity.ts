@@ -122,7 +122,7 @@ export function runsImages(machines: readonly WorkerCapacity[]): boolean {
   return machines.some(({ withImage = true }) => withImage);
 }
 
-/** What a job needs of a machine beside its hardware. `volumes`: the column of the job, see `readVolumes`. */
+/** What a job needs of a machine in addition to hardware. `volumes`: the column of the job, which `readVolumes` reads. */
 export type JobDemands = { image?: string | null; volumes?: unknown };
 
 /**
