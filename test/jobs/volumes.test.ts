@@ -2,6 +2,8 @@
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { CONTRACT } from '../../src/base/hardware.ts';
+import { checkRequest, findWarnings } from '../../src/jobs/requests/request.ts';
 import { measureVolumes, scheduleMeasurement } from '../../src/jobs/volumes/measure.ts';
 import { LOCAL_MACHINE } from '../../src/runners/runner.ts';
 import { eventually } from '../support/eventually.ts';
@@ -179,6 +181,16 @@ test('a job waits for a machine that has its volume, and other jobs pass it', as
   const waiting = await job(ada, 'ada', 'waits');
   expect(waiting).toMatchObject({ status: 'QUEUED', progress: expect.stringContaining(missing) });
   await cancel(ada, 'ada', 'waits');
+});
+
+test('warnings of a created job do not fail when its volume was removed from the file meanwhile', async () => {
+  const request = checkRequest(
+    { ...base, name: 'warned', gpu: 'none', volumes: [{ name: 'gone', to: 'x' }] },
+    CONTRACT,
+  );
+  expect(await findWarnings(app.app.services, request, 'ns_any')).toEqual([
+    expect.stringContaining('no machine has the volume gone'),
+  ]);
 });
 
 test('a job does not begin to write to a full volume, and one that reads does', async () => {

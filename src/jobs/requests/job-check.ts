@@ -36,7 +36,7 @@ export async function checkJob(
     const name = await findFreeName(services, namespace.id, request);
     try {
       await tryInsertJob(services, viewer, { ...newJob, request: { ...request, name } });
-      return { name, warnings: () => findWarnings(services, request, namespace) };
+      return { name, warnings: () => findWarnings(services, request, namespace.id) };
     } catch (error) {
       const isTaken = error instanceof AppError && error.code === 'already_exists';
       if (!isTaken || tries === NAME_TRIES) throw error;

@@ -124,7 +124,7 @@ export async function createJob<S extends Select>(
 ): Promise<{ job: Row<S>; env: readonly NamedValue[]; warnings: () => Promise<string[]> }> {
   const newJob = await planJob(services, viewer, input);
   const job = await insertJob(services, viewer, newJob, select);
-  const warnings = () => findWarnings(services, newJob.request, newJob.namespace);
+  const warnings = () => findWarnings(services, newJob.request, newJob.namespace.id);
   return { job, env: input.env ?? [], warnings };
 }
 

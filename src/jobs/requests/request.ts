@@ -32,7 +32,7 @@ import {
 import { type CredentialsInput, checkCredentials } from '../record/job-credentials.ts';
 import { checkLabels, type Label } from '../record/labels.ts';
 import { readFullVolumes } from '../volumes/usage.ts';
-import { checkVolumes, resolveVolumes, type VolumeRequest } from '../volumes/volumes.ts';
+import { assumeAccess, checkVolumes, type VolumeRequest } from '../volumes/volumes.ts';
 import { checkDependencies, type DependencyInput } from './needs.ts';
 
 /** An environment variable. */
@@ -415,10 +415,10 @@ export async function findWarnings(
     ReturnType<typeof checkRequest>,
     'gpu' | 'gpuCount' | 'cpu' | 'memoryGb' | 'region' | 'image' | 'volumes'
   >,
-  namespace: { id: string; name: string },
+  namespaceId: string,
 ): Promise<string[]> {
-  const machines = await readLiveMachines(services, namespace.id);
-  const volumes = resolveVolumes(services.config.volumes, namespace.name, request.volumes);
+  const machines = await readLiveMachines(services, namespaceId);
+  const volumes = assumeAccess(services.config.volumes, request.volumes);
   const full = await readFullVolumes(services);
   const { waitsFor, missing } = describeNeed({ ...request, volumes }, machines, full);
   if (missing !== null)

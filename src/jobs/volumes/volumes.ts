@@ -109,6 +109,17 @@ export function resolveVolumes(
   });
 }
 
+/** As `resolveVolumes`, after which the operator may have changed the file: nothing is checked again. */
+export function assumeAccess(
+  declared: CurrentVolumes,
+  requests: readonly CheckedVolume[],
+): JobVolume[] {
+  return requests.map(({ readOnly, ...volume }) => ({
+    ...volume,
+    readOnly: readOnly ?? declared.find(volume.name)?.access !== 'write',
+  }));
+}
+
 /** The same text whether or not there is such a volume for others. */
 function describeMissing(name: string, namespace: string): string {
   return `there is no volume ${name} for jobs of ${namespace}`;
