@@ -6,12 +6,14 @@ import { z } from 'zod';
 import { type Catalogue, gpuCounts, gpuNames, isRange } from '../base/hardware.ts';
 import { DEFAULT_TIMEZONE } from './cron.ts';
 import { MAX_COMBINATIONS } from './matrix.ts';
+import { describeInputProblem, INPUT_TYPES } from './run-inputs.ts';
 
 export const JOBS_FILE = '.loam/jobs.yml';
 
 /** Leaves room for the numbers of the run and of the combination in the name of a job, which has at most 100 characters. */
 export const JOB_KEY = /^[A-Za-z0-9][A-Za-z0-9_-]{0,59}$/;
 const VARIABLE = /^[A-Za-z_][A-Za-z0-9_]*$/;
+const VARIABLE_RULE = 'must be at most 60 letters, digits and _, and not begin with a digit';
 
 /** Characters, before and after the values of the matrix are put in. */
 export const MAX_IMAGE = 512;
@@ -20,6 +22,8 @@ const MAX_PATTERNS = 50;
 const MAX_SCHEDULES = 10;
 const MAX_MATRIX_KEYS = 10;
 const MAX_NAMES = 100;
+const MAX_INPUTS = 25;
+const MAX_OPTIONS = 100;
 
 const jobKey = z
   .string()
@@ -48,6 +52,45 @@ const push = z
   })
   .describe('Start the job when a branch is pushed.');
 
+const runInput = z
+  .strictObject({
+    type: z.enum(INPUT_TYPES).default('string').describe('The type of its value. Default: string.'),
+    description: z.string().max(200).optional().describe('Text for the form.'),
+    default: scalar
+      .optional()
+      .describe('The value when none is given. Without it, users must give one.'),
+    options: z.array(scalar).min(1).max(MAX_OPTIONS).optional().describe('The values of a choice.'),
+    min: z.number().optional().describe('The smallest number.'),
+    max: z.number().optional().describe('The largest number.'),
+  })
+  .superRefine((input, ctx) => {
+    const report = (message: string, key: keyof typeof input) =>
+      ctx.addIssue({ code: 'custom', message, path: [key] });
+    const isNumber = input.type === 'integer' || input.type === 'number';
+    if (input.type === 'choice' && !input.options) report('is required for a choice', 'options');
+    if (input.type !== 'choice' && input.options)
+      report('can only be given for a choice', 'options');
+    for (const key of ['min', 'max'] as const)
+      if (input[key] !== undefined && !isNumber) report('can only be given for a number', key);
+    const problem = input.default === undefined ? null : describeInputProblem(input, input.default);
+    if (problem) report(problem, 'default');
+  });
+
+const manual = z
+  .strictObject({
+    inputs: z
+      .record(z.string().max(60).regex(VARIABLE, VARIABLE_RULE), runInput)
+      .refine(
+        (inputs) => Object.keys(inputs).length <= MAX_INPUTS,
+        `must have at most ${MAX_INPUTS} keys`,
+      )
+      .optional()
+      .describe(
+        'Values that users give when they start the job. Each is an environment variable of all jobs of the run: `epochs` sets EPOCHS.',
+      ),
+  })
+  .describe('Users can start the job in the dashboard or with `loam start`.');
+
 const on = z
   .strictObject({
     push: z
@@ -70,7 +113,7 @@ const on = z
       .optional()
       .describe('Start the job at these times, from the file on the default branch.'),
     manual: z
-      .boolean()
+      .union([z.boolean(), manual], 'must be true, false, or an object with inputs')
       .optional()
       .describe('Whether users can start the job in the dashboard or with `loam start`.'),
   })
@@ -119,12 +162,11 @@ const need = z
     typeof given === 'string' ? ({ job: given, when: 'succeeded' } as const) : given,
   );
 
-const MATRIX_KEY_RULE = 'must be at most 60 letters, digits and _, and not begin with a digit';
 /** Of some keys of a matrix, one value each. */
 const combinations = z
   .array(
     z
-      .record(z.string().max(60).regex(VARIABLE, MATRIX_KEY_RULE), scalar)
+      .record(z.string().max(60).regex(VARIABLE, VARIABLE_RULE), scalar)
       .refine((values) => Object.keys(values).length > 0, 'must have a key'),
   )
   .min(1)
@@ -149,7 +191,7 @@ const matrix = z
     const keys = new Set([...Object.keys(axes), ...include.flatMap(Object.keys)]);
     if (keys.size === 0) report('must have a key', []);
     if (keys.size > MAX_MATRIX_KEYS) report(`must have at most ${MAX_MATRIX_KEYS} keys`, []);
-    for (const key of Object.keys(axes)) if (!isMatrixKey(key)) report(MATRIX_KEY_RULE, [key]);
+    for (const key of Object.keys(axes)) if (!isMatrixKey(key)) report(VARIABLE_RULE, [key]);
     for (const [i, entry] of exclude.entries())
       for (const key of Object.keys(entry))
         if (!Object.hasOwn(axes, key))

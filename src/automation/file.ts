@@ -25,6 +25,7 @@ import {
   MAX_IMAGE,
 } from './file-schema.ts';
 import { type Combination, combine, countOriginals, MAX_COMBINATIONS } from './matrix.ts';
+import { defaultRunInputs, inputsOf, type RunValue } from './run-inputs.ts';
 
 export type { Problem } from '../base/yaml.ts';
 
@@ -96,6 +97,8 @@ function checkFile(text: string, offer: Catalogue): ReadFile {
 class FileChecker {
   readonly problems: Problem[] = [];
   readonly #times = new Map<string, ReturnType<typeof cronProblem>>();
+  /** By variable: the first job that declares it, and how. */
+  readonly #runInputs = new Map<string, { name: string; text: string }>();
   #settingsBytes = 0;
   #settings = 0;
   readonly #yaml: ReadYaml;
@@ -123,6 +126,7 @@ class FileChecker {
       this.#checkStart(name, job);
       this.#checkNeeds(name, job);
       this.#checkInputs(name, job);
+      this.#checkRunInputs(name, job);
       this.#checkMatrix(name, job);
       this.#checkGroup(name, job);
       this.#checkRequest(name, job);
@@ -213,6 +217,27 @@ class FileChecker {
     }
   }
 
+  /** Jobs of a run share the values, so they must declare an input alike. */
+  #checkRunInputs(name: string, job: FileJob): void {
+    for (const [key, input] of inputsOf(job)) {
+      const path = ['jobs', name, 'on', 'manual', 'inputs', key];
+      const variable = key.toUpperCase();
+      const text = JSON.stringify([key, input]);
+      const known = this.#runInputs.get(variable) ?? { name, text };
+      this.#runInputs.set(variable, known);
+      if (known.name === name && known.text !== text)
+        this.#report(path, `${variable} is given twice`);
+      else if (known.text !== text)
+        this.#report(path, `${name} and ${known.name} declare ${key} differently`);
+      const axes = job.matrix ? [job.matrix.axes, ...job.matrix.include] : [];
+      const isInMatrix = axes.some((values) =>
+        Object.keys(values).some((one) => one.toUpperCase() === variable),
+      );
+      if (isInMatrix) this.#report(path, `${variable} is also in matrix`);
+      if (job.env && variable in job.env) this.#report(path, `${variable} is also in env`);
+    }
+  }
+
   #countCombinations(name: string): number {
     const matrix = this.#file.jobs.get(name)?.matrix;
     return this.#combinations.get(name)?.length ?? countOriginals(matrix);
@@ -271,7 +296,8 @@ class FileChecker {
         checkRequest({ ...common, command: 'true', gpu: NO_GPU, image: one }, this.#offer);
       }
       const combination = longestValues(combinations);
-      const settings = toRequest({ job, defaults, branch: 'main', combination });
+      const inputs = defaultRunInputs(this.#file.jobs, [name]);
+      const settings = toRequest({ job, defaults, branch: 'main', combination, inputs });
       this.#settings += (settings.env?.length ?? 0) + (settings.labels?.length ?? 0);
       checkRequest({ ...settings, ...common, image: null }, this.#offer);
       const bytes = Buffer.byteLength(JSON.stringify([settings, job.inputs]));
@@ -358,14 +384,23 @@ type RequestSource = {
   branch: string;
   /** The values of the matrix for this job. */
   combination: Combination;
+  /** The values of the run. */
+  inputs: readonly RunValue[];
 };
 
 /** The settings of a job, apart from its name and its commit. */
 export type JobSettings = Omit<CreateInput, 'namespace' | 'name' | 'repo' | 'branch' | 'snapshot'>;
 
-export function toRequest({ job, defaults, branch, combination }: RequestSource): JobSettings {
+export function toRequest({
+  job,
+  defaults,
+  branch,
+  combination,
+  inputs,
+}: RequestSource): JobSettings {
   const env = {
     ...defaults.env,
+    ...Object.fromEntries(inputs.map(({ name, value }) => [name.toUpperCase(), value])),
     ...job.env,
     ...Object.fromEntries(
       Object.entries(combination).map(([key, value]) => [key.toUpperCase(), value]),

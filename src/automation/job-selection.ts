@@ -5,6 +5,7 @@ import { type OfferDeps, readLastingOffer } from '../jobs/queue/offer.ts';
 import { type MatchingWork, Pattern } from '../repositories/repositories.ts';
 import { type JobFile, type JobSettings, type Problem, readJobFile, toRequest } from './file.ts';
 import { type Combination, combine } from './matrix.ts';
+import type { RunValue } from './run-inputs.ts';
 
 export type Trigger =
   /** `paths`: null if unknown, so that every filter matches. */
@@ -158,7 +159,12 @@ export function hasPathFilters({ jobs }: JobFile): boolean {
  * Lists the jobs to create, each after those that it needs.
  * @param names as of `selectJobs`; needs of jobs that are not among them are left out
  */
-export function planJobs(file: JobFile, names: readonly string[], branch: string): PlannedJob[] {
+export function planJobs(
+  file: JobFile,
+  names: readonly string[],
+  branch: string,
+  inputs: readonly RunValue[] = [],
+): PlannedJob[] {
   const planned: PlannedJob[] = [];
   const positions = new Map<string, number[]>();
   for (const name of orderByNeeds(file, names)) {
@@ -171,7 +177,7 @@ export function planJobs(file: JobFile, names: readonly string[], branch: string
         key: name,
         number: job.matrix ? i + 1 : null,
         combination,
-        settings: toRequest({ job, defaults: file.defaults, branch, combination }),
+        settings: toRequest({ job, defaults: file.defaults, branch, combination, inputs }),
         needs: [],
         maxParallel: job.max_parallel ?? null,
         inputs: job.inputs ?? [],

@@ -210,8 +210,17 @@ function describeIssue(yaml: ReadYaml, issue: Issue): Problem[] {
     return [
       { ...yaml.locate(path, true), message: `${describePath(path)}: ${issue.issues[0]?.message}` },
     ];
+  const inside = issue.code === 'invalid_union' ? findIssuesInside(issue) : [];
+  if (inside.length > 0) return inside.flatMap((one) => describeIssue(yaml, one));
   const message = `${describePath(path) || 'The file'}: ${describeValue(issue)}`;
   return [{ ...yaml.locate(path), message }];
+}
+
+/** The problems within a value that has the type of one of the alternatives; none if it has another type. */
+function findIssuesInside({ errors, path }: z.core.$ZodIssueInvalidUnion): Issue[] {
+  const isInside = (issue: Issue) => issue.path.length > 0 || issue.code === 'unrecognized_keys';
+  const inside = errors.find((issues) => issues.every(isInside)) ?? [];
+  return inside.map((issue) => ({ ...issue, path: [...path, ...issue.path] }));
 }
 
 /** Says what the value must be, in the style of the other messages about the file. */

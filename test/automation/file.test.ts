@@ -162,6 +162,47 @@ jobs:
   expect(selectUnsuccessful(file, ['deploy', 'alarm'], new Set())).toEqual(['deploy', 'alarm']);
 });
 
+test('inputs of a run are checked where they are declared', () => {
+  const declare = (inputs: string, more = '') =>
+    problemsOf(`jobs:\n  a: {on: {manual: {inputs: ${inputs}}}, command: x${more}}\n`).map(
+      (problem) => problem.replace(/^2:\d+ (jobs\.a\.on\.manual\.inputs\.?)?/, ''),
+    );
+  expect(
+    declare('{n: {type: integer, default: 10, min: 1}, mode: {type: choice, options: [a, 2]}}'),
+  ).toEqual([]);
+  expect(declare('{}')).toEqual([]);
+  expect(declare('{n: {type: int}}')).toEqual([
+    'n.type: must be one of string, integer, number, boolean, choice',
+  ]);
+  expect(declare('{n: {typ: string}}')).toEqual(['Unknown key "typ" in jobs.a.on.manual.inputs.n']);
+  expect(declare('{2n: {}}')).toEqual([
+    '2n: must be at most 60 letters, digits and _, and not begin with a digit',
+  ]);
+  expect(declare('{c: {type: choice}}')).toEqual(['c.options: is required for a choice']);
+  expect(declare('{c: {type: choice, options: [a], default: b}}')).toEqual([
+    'c.default: must be one of a',
+  ]);
+  expect(declare('{n: {type: integer, default: 1.5}}')).toEqual([
+    'n.default: must be a whole number',
+  ]);
+  expect(declare('{n: {type: number, default: "1e999"}}')).toEqual(['n.default: must be a number']);
+  expect(declare('{n: {min: 1}}')).toEqual(['n.min: can only be given for a number']);
+  expect(declare('{b: {type: boolean, default: yes}}')).toEqual([
+    'b.default: must be true or false',
+  ]);
+  expect(declare('{N: {}, n: {}}')).toEqual(['N is given twice']);
+  expect(declare('{n: {}}', ', env: {N: 1}')).toEqual(['N is also in env']);
+  expect(declare('{n: {}}', ', matrix: {n: [1]}')).toEqual(['N is also in matrix']);
+  expect(
+    problemsOf(
+      'jobs:\n  a: {on: {manual: {inputs: {n: {}}}}, command: x}\n  b: {on: {manual: {inputs: {n: {default: 1}}}}, command: x}',
+    ),
+  ).toEqual(['3:30 b and a declare n differently']);
+  expect(problemsOf('jobs: {a: {on: {push: {branch: [main]}}, command: x}}')).toEqual([
+    '1:24 Unknown key "branch" in jobs.a.on.push',
+  ]);
+});
+
 test('problems have a line and a column', () => {
   const jobs = (...lines: string[]) =>
     problemsOf(`jobs:\n${lines.map((l) => `  ${l}\n`).join('')}`);
@@ -195,8 +236,8 @@ test('problems have a line and a column', () => {
     '3:31 jobs.b.command: must be text',
     '3:43 jobs.b.retries: must be a whole number',
     '3:62 jobs.b.max_parallel: must be at least 1',
-    '4:20 jobs.c.on.manual: must be true or false',
-    '4:48 jobs.c.needs[0]: must be the name of a job, or an object with job and when',
+    '4:20 jobs.c.on.manual: must be true, false, or an object with inputs',
+    '4:63 jobs.c.needs[0].when: must be one of succeeded, failed, finished',
   ]);
   expect(
     jobs(

@@ -174,6 +174,114 @@ test('users start, cancel and repeat runs', async () => {
   );
 });
 
+const TRAIN = `jobs:
+  train:
+    on:
+      push: true
+      manual:
+        inputs:
+          epochs: { type: integer, default: 10, min: 1, description: How long }
+          model: { type: choice, options: [small, large], default: small }
+          note: {}
+    command: test "$EPOCHS $MODEL"
+  report: { needs: [train], command: "true", env: { MODEL: own } }
+  other: { on: { manual: true }, command: "true" }
+`;
+
+test('users give values when they start jobs, and a rerun keeps them', async () => {
+  const id = await create('inputs', { '.loam/jobs.yml': TRAIN });
+  await push('inputs');
+  const envOf = async (runId: string) => {
+    const { rows } = await app.pool.query(
+      'select run_job, env from jobs where run_id = $1 order by id',
+      [runId],
+    );
+    return Object.fromEntries(rows.map(({ run_job, env }) => [run_job, env]));
+  };
+  // A run that no user starts has the defaults.
+  const [pushed] = await runsOf('inputs');
+  expect(await envOf(pushed?.id ?? '')).toEqual({
+    train: { EPOCHS: '10', MODEL: 'small' },
+    report: { EPOCHS: '10', MODEL: 'own' },
+  });
+
+  const START = `mutation ($input: StartRunInput!) { startRun(input: $input) { run { id number inputs { name value } } } }`;
+  const start = (inputs: object[], job = 'train') =>
+    ada.graphql(START, { input: { id, job, inputs } });
+  const note = { name: 'note', value: 'a"; $(curl evil)' };
+  const { data } = await start([note, { name: 'epochs', value: '20' }]);
+  const { run } = data.startRun;
+  expect(run.inputs).toEqual([
+    { name: 'epochs', value: '20' },
+    { name: 'model', value: 'small' },
+    note,
+  ]);
+  expect(await envOf(run.id)).toEqual({
+    train: { EPOCHS: '20', MODEL: 'small', NOTE: note.value },
+    report: { EPOCHS: '20', MODEL: 'own', NOTE: note.value },
+  });
+
+  const refused = async (inputs: object[], job?: string) => {
+    const { errors } = await start(inputs, job);
+    expect(errors?.[0]?.extensions).toMatchObject({ code: 'INVALID_REQUEST', field: 'inputs' });
+    return errors?.[0]?.message;
+  };
+  expect(await refused([])).toBe('inputs: note must be given');
+  expect(await refused([note, { name: 'epochs', value: '1.5' }])).toBe(
+    'inputs: epochs must be a whole number',
+  );
+  expect(await refused([note, { name: 'epochs', value: '0' }])).toBe(
+    'inputs: epochs must be at least 1',
+  );
+  expect(await refused([note, { name: 'model', value: 'huge' }])).toBe(
+    'inputs: model must be one of small, large',
+  );
+  expect(await refused([note, note])).toBe('inputs: note is given twice');
+  expect(await refused([{ name: 'seed', value: '1' }])).toBe(
+    'inputs: must be epochs, model, note; there is no "seed"',
+  );
+  expect(await refused([note], 'other')).toBe('inputs: the jobs have no inputs: "note"');
+  expect(await refused([{ name: 'note', value: 'x'.repeat(65_537) }])).toContain(
+    '65536 characters',
+  );
+  expect(await runsOf('inputs')).toHaveLength(2);
+
+  await ada.gql('mutation ($id: ID!) { cancelRun(input: { id: $id }) { run { id } } }', {
+    id: run.id,
+  });
+  const RERUN = `mutation ($id: ID!) { rerunRun(input: { id: $id }) { run { id inputs { name value } } } }`;
+  await eventually(async () => {
+    const { data: again, errors } = await ada.graphql(RERUN, { id: run.id });
+    expect(errors).toBeUndefined();
+    expect(again.rerunRun.run.inputs).toEqual(run.inputs);
+    expect(await envOf(again.rerunRun.run.id)).toEqual(await envOf(run.id));
+  });
+
+  const STARTABLE = `query ($ref: String) { repository(namespace: "ada", name: "inputs") { startableJobs(ref: $ref) {
+    name inputs { name type description default options min max } } } }`;
+  const { repository } = await ada.gql(STARTABLE, { ref: null });
+  expect(repository.startableJobs).toEqual([
+    {
+      name: 'train',
+      inputs: [
+        {
+          name: 'epochs',
+          type: 'INTEGER',
+          description: 'How long',
+          default: '10',
+          options: [],
+          min: 1,
+          max: null,
+        },
+        expect.objectContaining({ name: 'model', type: 'CHOICE', options: ['small', 'large'] }),
+        expect.objectContaining({ name: 'note', type: 'STRING', default: null }),
+      ],
+    },
+    { name: 'other', inputs: [] },
+  ]);
+  await expectRefusal(ada.graphql(STARTABLE, { ref: 'nowhere' }), 'NOT_FOUND');
+});
+
 test('the status of a commit is that of its latest run, also after the clock was set back', async () => {
   const id = await create('clock', { '.loam/jobs.yml': JOBS, 'src/a': 'a' });
   await push('clock');

@@ -74,6 +74,15 @@ test('a file is checked, its jobs are started, and runs are listed', async () =>
     1,
     'loam: job: must be a job with `manual: true`: test\n',
   ]);
+  const values =
+    'jobs: { a: { on: { manual: { inputs: { n: { type: integer } } } }, command: x } }';
+  await user.loam(['repo', 'create', 'tuned', '--init']);
+  await commitJobs(ada, 'tuned', values);
+  const unset = await user.run(['start', 'a', '--repo', 'tuned']);
+  expect([unset.code, unset.stderr]).toEqual([1, 'loam: inputs: n must be given\n']);
+  await user.loam(['start', 'a', '-f', 'n=3', '--repo', 'tuned']);
+  expect(await user.loam(['runs', 'show', '1', '--repo', 'tuned'])).toContain('inputs\tn=3\n');
+
   expect(await user.loam(['runs', 'model'])).toMatch(/^1\t\w+\tmanual\tmain\t[0-9a-f]{10}\tada\t/);
   expect(JSON.parse(await user.loam(['runs', 'model', '--json']))).toMatchObject([
     { number: 1, title: 'Add jobs' },

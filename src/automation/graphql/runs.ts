@@ -72,6 +72,74 @@ const RunStep = builder
     }),
   });
 
+const RunInputValue = builder.objectRef<automation.RunValue>('RunInputValue').implement({
+  description: 'The value of an input of a run.',
+  fields: (t) => ({
+    name: t.exposeString('name', { description: 'The name in the file.' }),
+    value: t.exposeString('value', { description: 'The value.' }),
+  }),
+});
+
+const RunInputType = builder.enumType('RunInputType', {
+  description: 'The type of an input of a run.',
+  values: {
+    STRING: { value: 'string', description: 'Text.' },
+    INTEGER: { value: 'integer', description: 'A whole number.' },
+    NUMBER: { value: 'number', description: 'A number.' },
+    BOOLEAN: { value: 'boolean', description: '`true` or `false`.' },
+    CHOICE: { value: 'choice', description: 'One of its options.' },
+  } as const,
+});
+
+const RunInput = builder
+  .objectRef<automation.StartableJob['inputs'][number]>('RunInput')
+  .implement({
+    description: 'A value that users give when they start jobs.',
+    fields: (t) => ({
+      name: t.string({ description: 'The name in the file.', resolve: ([name]) => name }),
+      type: t.field({
+        type: RunInputType,
+        description: 'The type of its value.',
+        resolve: ([, { type }]) => type,
+      }),
+      description: t.string({
+        nullable: true,
+        description: 'What it means; null if the file does not say.',
+        resolve: ([, input]) => input.description ?? null,
+      }),
+      default: t.string({
+        nullable: true,
+        description: 'The value if none is given; null if one must be given.',
+        resolve: ([, input]) => input.default ?? null,
+      }),
+      options: t.stringList({
+        description: 'The values of a choice.',
+        resolve: ([, { options = [] }]) => options,
+      }),
+      min: t.float({
+        nullable: true,
+        description: 'The smallest number; null: no limit.',
+        resolve: ([, { min = null }]) => min,
+      }),
+      max: t.float({
+        nullable: true,
+        description: 'The largest number; null: no limit.',
+        resolve: ([, { max = null }]) => max,
+      }),
+    }),
+  });
+
+const StartableJob = builder.objectRef<automation.StartableJob>('StartableJob').implement({
+  description: 'A job of `.loam/jobs.yml` that users can start.',
+  fields: (t) => ({
+    name: t.exposeString('name', { description: 'The name in the file.' }),
+    inputs: t.expose('inputs', {
+      type: [RunInput],
+      description: 'The inputs of the run that it starts, in the order of the file.',
+    }),
+  }),
+});
+
 const Run = builder.prismaNode('Run', {
   description: 'The jobs of `.loam/jobs.yml` that one trigger started for one commit.',
   id: { field: 'id' },
@@ -99,6 +167,12 @@ const Run = builder.prismaNode('Run', {
       description: 'What is wrong with the file, or why the jobs could not be created.',
       select: { problems: true },
       resolve: ({ problems }) => problems as automation.Problem[],
+    }),
+    inputs: t.field({
+      type: [RunInputValue],
+      description: 'The values of its inputs. Each is an environment variable of its jobs.',
+      select: { inputs: true },
+      resolve: (run) => automation.valuesOf(run),
     }),
     steps: t.field({
       type: [RunStep],
@@ -187,7 +261,29 @@ builder.prismaObjectFields(Repository, (t) => ({
   }),
 }));
 
+builder.prismaObjectField(Repository, 'startableJobs', (t) =>
+  t.field({
+    type: [StartableJob],
+    nullable: true,
+    description:
+      'The jobs with `manual` at the tip of a branch or tag, in the order of the file; none if the file has problems.',
+    complexity: 20,
+    args: { ref: t.arg.string({ description: 'A branch or tag. Default: the default branch.' }) },
+    select: { ...accessColumns, defaultBranch: true },
+    resolve: (repository, { ref }, { services, viewer }) =>
+      automation.listStartableJobs(services, viewer, repository, ref),
+  }),
+);
+
 const RUN_ID = { required: true, description: 'The id of the run.' } as const;
+
+const RunInputValueInput = builder.inputType('RunInputValueInput', {
+  description: 'The value of an input.',
+  fields: (t) => ({
+    name: t.string({ required: true, description: 'The name in the file.' }),
+    value: t.string({ required: true, description: 'The value.' }),
+  }),
+});
 
 const StartRunInput = builder.inputType('StartRunInput', {
   description: 'What to start.',
@@ -198,6 +294,10 @@ const StartRunInput = builder.inputType('StartRunInput', {
     job: t.string({
       description:
         'The name of a job with `manual: true`. Jobs that it needs, and that need it alone, run too. Default: all such jobs.',
+    }),
+    inputs: t.field({
+      type: [RunInputValueInput],
+      description: 'Values of the inputs of the jobs. Default: those of the file.',
     }),
   }),
 });

@@ -23,8 +23,9 @@ import type { Db } from '../../platform/database/client.ts';
 import { inTransaction, violatesUnique } from '../../platform/database/client.ts';
 import { notifyReaders } from '../../platform/events/outbox.ts';
 import { lockRepository, reportRunStatuses } from '../../repositories/repositories.ts';
-import { readJobFile } from '../file.ts';
+import { type JobFile, readJobFile } from '../file.ts';
 import { type PlannedJob, planJobs } from '../job-selection.ts';
+import { defaultRunInputs, type RunValue } from '../run-inputs.ts';
 import type { RunCommit } from './commit.ts';
 
 export type CreateDeps = {
@@ -64,9 +65,9 @@ export type NewRun = {
    */
   hasMoved?: boolean;
   /** Selects jobs of a valid file; none: there is no run. */
-  selectJobs: (
-    file: NonNullable<ReturnType<typeof readJobFile>['file']>,
-  ) => Promise<string[]> | string[];
+  selectJobs: (file: JobFile) => Promise<string[]> | string[];
+  /** Computes the inputs of the selected jobs; default: those of a run that no user starts. */
+  readInputs?: (file: JobFile, names: readonly string[]) => RunValue[];
   /** Who started it. */
   actor: Actor;
   /** In whose name its jobs are created; null: the run waits for approval. */
@@ -107,7 +108,9 @@ export async function createRun(
     if (claim) await inTransaction(services.db, claim);
     return null;
   }
-  const planned = file ? planJobs(file, names, shortRefName(run.ref)) : [];
+  const { readInputs = ({ jobs }) => defaultRunInputs(jobs, names) } = run;
+  const inputs = file ? readInputs(file, names) : [];
+  const planned = file ? planJobs(file, names, shortRefName(run.ref), inputs) : [];
   const plan: RunPlan = file
     ? names.map((name) => ({
         name,
@@ -123,7 +126,7 @@ export async function createRun(
         services.db,
         async (tx) => {
           if (claim && !(await claim(tx))) return null;
-          const id = await insertRun(tx, repository, { ...run, status, plan, problems });
+          const id = await insertRun(tx, repository, { ...run, status, plan, problems, inputs });
           if (status === 'queued' && run.creator)
             await startJobs(services, tx, {
               id,
@@ -177,14 +180,26 @@ export function shortRefName(ref: string): string {
 
 /** What started a run, and what it runs. */
 type RunSource = Pick<NewRun, 'trigger' | 'ref' | 'commit' | 'actor' | 'rerunOfId'> &
-  Partial<Pick<NewRun, 'text' | 'keepsText'>>;
+  Partial<Pick<NewRun, 'text' | 'keepsText'>> & { inputs?: readonly RunValue[] };
 
 type RunRow = RunSource & { status: RunStatus; plan: RunPlan; problems: readonly Problem[] };
 
 async function insertRun(
   tx: Db,
   repository: RunRepository,
-  { trigger, status, ref, commit, plan, problems, text, keepsText, actor, rerunOfId }: RunRow,
+  {
+    trigger,
+    status,
+    ref,
+    commit,
+    plan,
+    problems,
+    inputs = [],
+    text,
+    keepsText,
+    actor,
+    rerunOfId,
+  }: RunRow,
 ): Promise<string> {
   // Numbers are given under the lock, so they have no gaps and no doubles.
   if (!(await lockRepository(tx, repository.id))) throw notFound('Repository');
@@ -208,6 +223,7 @@ async function insertRun(
       title: commit.title,
       jobNames: plan.map(({ name }) => name),
       plan,
+      inputs: [...inputs],
       problems: [...problems],
       file: (keepsText && text) || null,
       createdById: await findExistingUser(tx, actor.userId),

@@ -27,6 +27,7 @@ import {
 } from '../../repositories/repositories.ts';
 import { type JobFile, readJobFile } from '../file.ts';
 import { planJobs, selectJobs, selectUnsuccessful } from '../job-selection.ts';
+import { listInputs, type RunInput, type RunValue, resolveRunInputs } from '../run-inputs.ts';
 import { readRunCommit } from './commit.ts';
 import {
   type CreateDeps,
@@ -74,16 +75,18 @@ type StartInput = RepositoryId & {
   ref?: string | null;
   /** A job that users may start; unset: all of them. */
   job?: string | null;
+  /** Values of inputs that the jobs of the run declare. */
+  inputs?: readonly RunValue[] | null;
 };
 
 /**
  * Starts a run by hand, from the file at the tip of a branch or tag.
- * @throws AppError 400 for an invalid file or job, 401, 403 (permission or quota), 404 for the repository or the ref
+ * @throws AppError 400 for an invalid file, job or value, 401, 403 (permission or quota), 404 for the repository or the ref
  */
 export async function startRun<S extends Select>(
   services: Deps,
   viewer: Viewer,
-  { ref, job = null, ...key }: StartInput,
+  { ref, job = null, inputs, ...key }: StartInput,
   select: S,
 ): Promise<Row<S>> {
   const account = demandStarter(viewer);
@@ -107,6 +110,7 @@ export async function startRun<S extends Select>(
     actor: account,
     creator: account,
     selectJobs: (file) => selectJobs(file, { kind: 'manual', job }),
+    readInputs: ({ jobs }, names) => resolveRunInputs(jobs, names, inputs ?? []),
   });
   if (id === null) {
     const startable = [...(parsed?.jobs ?? [])].flatMap(([name, { on }]) =>
@@ -117,6 +121,33 @@ export async function startRun<S extends Select>(
       : invalid('job', `must be a job with \`manual: true\`: ${startable.join(', ')}`);
   }
   return readRun(services.db, id, select);
+}
+
+/** A job with `manual: true`. `inputs`: those of the run that it starts. */
+export type StartableJob = { name: string; inputs: readonly [name: string, RunInput][] };
+
+/**
+ * Lists the jobs that users can start at the tip of a branch or tag; none if there is no valid file.
+ * @param ref unset: the default branch
+ * @throws AppError 401, 403, 404 for the ref
+ */
+export async function listStartableJobs(
+  services: Deps,
+  viewer: Viewer,
+  repository: AccessRow & { defaultBranch: string },
+  ref?: string | null,
+): Promise<StartableJob[]> {
+  demand(viewer, 'repository.read', accessTarget(repository));
+  const { commit } = await resolveRef(services, repository.id, ref ?? repository.defaultBranch);
+  const { file } = readJobFile(commit.text ?? '', await readLastingOffer(services));
+  if (!file) return [];
+  const names = selectJobs(file, { kind: 'manual', job: null });
+  return names
+    .filter((name) => file.jobs.get(name)?.on?.manual)
+    .map((name) => ({
+      name,
+      inputs: listInputs(file.jobs, selectJobs(file, { kind: 'manual', job: name })),
+    }));
 }
 
 async function resolveRef(services: Deps, id: string, ref: string) {
@@ -147,7 +178,7 @@ export async function approveRun<S extends Select>(
   if (!file) throw new AppError('conflict', 'The commit of the run is no longer in the repository');
   demandOwnFile(account, run, file);
   const hasMoved = await hasRefMoved(services, run);
-  const planned = planJobs(file, run.jobNames, shortRefName(run.ref));
+  const planned = planJobs(file, run.jobNames, shortRefName(run.ref), valuesOf(run));
   await retryNames(() =>
     inTransaction(
       services.db,
@@ -245,6 +276,7 @@ export async function rerunRun<S extends Select>(
     actor: account,
     creator: account,
     rerunOfId: id,
+    readInputs: () => valuesOf(run),
     hasMoved: await hasRefMoved(services, run),
     selectJobs: (parsed) =>
       failedOnly ? selectUnsuccessful(parsed, run.jobNames, succeeded) : run.jobNames,
@@ -352,6 +384,11 @@ async function retryNames<T>(work: () => Promise<T>): Promise<T> {
 /** The jobs of the file that a run has, with what they need. */
 export function planOf({ plan }: { plan: Prisma.JsonValue }): RunPlan {
   return plan as unknown as RunPlan;
+}
+
+/** The values of the inputs of a run. */
+export function valuesOf({ inputs }: { inputs: Prisma.JsonValue }): RunValue[] {
+  return inputs as unknown as RunValue[];
 }
 
 /** Something changed in the runs of the repository. `number` is that of the followed run. */

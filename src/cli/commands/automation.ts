@@ -4,6 +4,7 @@ import type { ResultOf } from 'gql.tada';
 import type { Program } from '../command.ts';
 import { connectHere } from '../connection.ts';
 import { EXIT } from '../exit.ts';
+import { collectPairs } from '../options.ts';
 import { REPOSITORY, type RepositoryName, resolveRepository } from '../repositories.ts';
 import { graphql } from '../sdk/graphql.ts';
 import { demand } from '../sdk/pages.ts';
@@ -24,9 +25,9 @@ const FIND = graphql(`
   }
 `);
 const START = graphql(`
-  mutation StartRun($id: ID!, $job: String, $ref: String) {
-    startRun(input: { id: $id, job: $job, ref: $ref }) {
-      run { number status ref sha jobs { name status } }
+  mutation StartRun($id: ID!, $job: String, $ref: String, $inputs: [RunInputValueInput!]) {
+    startRun(input: { id: $id, job: $job, ref: $ref, inputs: $inputs }) {
+      run { number status ref sha inputs { name value } jobs { name status } }
     }
   }
 `);
@@ -61,14 +62,21 @@ export function addAutomationCommands(program: Program): void {
     .argument('[job]', 'a job of the file, with those that it needs; by default all such jobs')
     .option('--repo <repository>', REPOSITORY)
     .option('--ref <name>', 'the branch or tag; by default the default branch')
+    .option('-f, --input <name=value>', 'an input of the jobs (repeatable)', collectPairs)
     .option('--json', 'print the run as JSON')
-    .action(async (job, { repo, ref, json }) => {
+    .addHelpText('after', '\nExample:\n  loam start train -f epochs=20')
+    .action(async (job, { repo, ref, input: inputs, json }) => {
       const connection = await connectHere(program.opts());
       const at = await resolveRepository(connection, repo);
       const { client, server } = connection;
       const { repository } = await client.graphql(FIND, at);
       const { id } = demand(repository, `Repository ${at.namespace}/${at.name}`);
-      const { startRun } = await client.graphql(START, { id, job: job ?? null, ref: ref ?? null });
+      const { startRun } = await client.graphql(START, {
+        id,
+        job: job ?? null,
+        ref: ref ?? null,
+        inputs: Object.entries(inputs ?? {}).map(([name, value]) => ({ name, value })),
+      });
       const { run } = demand(startRun, 'Run');
       if (json) return printJson(run);
       note(`Started ${run.jobs.length} ${run.jobs.length === 1 ? 'job' : 'jobs'}`);

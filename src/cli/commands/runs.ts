@@ -40,6 +40,7 @@ const READ = graphql(`
     repository(namespace: $namespace, name: $name) {
       run(number: $number) {
         id number status trigger ref sha title actor approvedBy createdAt startedAt completedAt
+        inputs { name value }
         problems { line column message }
         jobs { namespace name runJob matrixValues { key value } status progress exitCode runtimeSeconds }
       }
@@ -271,6 +272,7 @@ function describe(run: Run, url: string): [string, string | null | undefined][] 
     ['created', ago(run.createdAt)],
     ['started', ago(run.startedAt)],
     ['completed', ago(run.completedAt)],
+    ['inputs', run.inputs.map(({ name, value }) => `${name}=${value}`).join(', ')],
     ['page', url],
   ];
 }

@@ -84,6 +84,7 @@ __all__ = [
     "Repositories",
     "Repository",
     "Run",
+    "RunInput",
     "RunJob",
     "RunProblem",
     "Runs",
@@ -119,7 +120,7 @@ _FINAL = frozenset({"SUCCEEDED", "FAILED", "CANCELLED", "TIMED_OUT"})
 # Codes whose message begins with the field at fault.
 _NAMES_FIELD = ("invalid_request", "already_exists")
 _RUN_FIELDS = """id number status trigger ref sha title actor approvedBy createdAt startedAt completedAt
-  problems { line column message } jobs { namespace name runJob matrixValues { key value } status exitCode }"""
+  inputs { name value } problems { line column message } jobs { namespace name runJob matrixValues { key value } status exitCode }"""
 _READ_MATRIX_VALUES = """query ($namespace: String!, $name: String!) {
   job(namespace: $namespace, name: $name) { matrixValues { key value } } }"""
 _SECRET_FIELDS = "name refs updatedBy updatedAt lastUsedAt"
@@ -386,6 +387,13 @@ class RunProblem(TypedDict):
     message: str
 
 
+class RunInput(TypedDict):
+    """The value of an input of a run."""
+
+    name: str
+    value: str
+
+
 class Run(TypedDict):
     """A run. `status` is `SUCCEEDED`, `FAILED`, `INVALID` and others; `completed_at` is None until it is over."""
 
@@ -401,6 +409,7 @@ class Run(TypedDict):
     created_at: str
     started_at: str | None
     completed_at: str | None
+    inputs: list[RunInput]
     problems: list[RunProblem]
     jobs: list[RunJob]
 
@@ -1300,11 +1309,24 @@ class Runs:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def start(self, repository: str, job: str | None = None, *, ref: str | None = None) -> Run:
-        """Starts a job of the file with `manual: true` and those that it needs, or all such jobs."""
+    def start(
+        self,
+        repository: str,
+        job: str | None = None,
+        *,
+        ref: str | None = None,
+        inputs: Mapping[str, str | float | bool] | None = None,
+    ) -> Run:
+        """Starts a job of the file with `manual: true` and those that it needs, or all such jobs, with values of their inputs."""
         id = self._client._in_repository(repository, "id")["id"]
         query = "mutation ($input: StartRunInput!) { startRun(input: $input) { run { number } } }"
-        started = self._client.graphql(query, {"input": {"id": id, "job": job, "ref": ref}})
+        values = [
+            {"name": name, "value": str(value).lower() if isinstance(value, bool) else str(value)}
+            for name, value in (inputs or {}).items()
+        ]
+        started = self._client.graphql(
+            query, {"input": {"id": id, "job": job, "ref": ref, "inputs": values}}
+        )
         return self.get(repository, started["startRun"]["run"]["number"])
 
     def list(self, repository: str, *, ref: str | None = None) -> Iterator[Run]:

@@ -104,3 +104,53 @@ test('a run is started, followed, and cancelled', async () => {
   await page.goto('/ada/model/runs/1');
   await page.getByRole('button', { name: /Cancel run|Rerun all jobs/ }).waitFor();
 });
+
+test.each([1280, 390])(
+  'a run is started with values of its inputs, at %i pixels',
+  async (width) => {
+    const name = `tuned-${width}`;
+    const { body } = await ada.post('/auth/v1/repository/ada', { name });
+    const content = `jobs:
+  train:
+    on:
+      manual:
+        inputs:
+          epochs: { type: integer, default: 10, description: How often all data is used }
+          model: { type: choice, options: [small, large] }
+          note: { default: "" }
+    command: python train.py
+  clean: { on: { manual: true }, command: ./clean }
+`;
+    await ada.gql(
+      'mutation ($input: CreateCommitInput!) { createCommit(input: $input) { commit { sha } } }',
+      {
+        input: {
+          id: body.id,
+          branch: 'main',
+          message: 'Add jobs',
+          changes: [{ path: '.loam/jobs.yml', content }],
+        },
+      },
+    );
+    await using visitor = await visit(browser, app, { as: ada, width });
+    const { page } = visitor;
+    await page.goto(`/ada/${name}/runs`);
+    await page.getByText('Run jobs').click();
+    await page.getByLabel('epochs').waitFor();
+    await page.getByLabel('Job', { exact: true }).selectOption('clean');
+    await page.getByLabel('epochs').waitFor({ state: 'detached' });
+    await page.getByLabel('Job', { exact: true }).selectOption('train');
+    await page.getByLabel('epochs').fill('20');
+    await page.getByLabel('model').selectOption('large');
+    await page.getByLabel('note').fill('<b>more</b> data');
+    await expectUsable(page);
+    await page.getByRole('button', { name: 'Run', exact: true }).click();
+    const values = page.getByRole('list', { name: 'Inputs' });
+    await values.getByText('20', { exact: true }).waitFor();
+    await values.getByText('<b>more</b> data').waitFor();
+    await expectUsable(page);
+    await setTheme(page, 'dark');
+    await expectContrast(page);
+    visitor.expectQuiet();
+  },
+);

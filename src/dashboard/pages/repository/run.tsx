@@ -22,6 +22,7 @@ const RunQuery = graphql(
       run(number: $number) {
         id number status trigger ref sha title actor approvedBy createdAt startedAt completedAt
         problems { line column message }
+        inputs { name value }
         steps { name needs { job when } }
         jobs { id runJob status array { id name size maxParallel } ...JobRow }
       }
@@ -142,6 +143,15 @@ function RunHeader({ run, repository }: { run: Run; repository: RepositoryData }
             )}
             {durationOf(run) && ` · took ${durationOf(run)}`}
           </p>
+          {run.inputs.length > 0 && (
+            <ul aria-label="Inputs" className="mt-1 flex flex-wrap gap-x-4 text-sm">
+              {run.inputs.map((input) => (
+                <li key={input.name} className="min-w-0 break-words">
+                  <span className="text-dim">{input.name}</span> <code>{input.value}</code>
+                </li>
+              ))}
+            </ul>
+          )}
         </div>
         <RunStatusBadge status={status} />
         {mayWrite(repository) && (

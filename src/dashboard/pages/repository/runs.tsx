@@ -1,5 +1,4 @@
-import { Link, useNavigate, useSearch } from '@tanstack/react-router';
-import { useState } from 'react';
+import { Link, useSearch } from '@tanstack/react-router';
 import { useFormMutation } from '../../graphql/act.ts';
 import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import { useLiveSubscription } from '../../live/follow.ts';
@@ -7,7 +6,6 @@ import { useCoalescedRefetch } from '../../live/refetch.ts';
 import type { Search } from '../../root.tsx';
 import { Button, ButtonLink } from '../../ui/button.tsx';
 import { Empty } from '../../ui/empty.tsx';
-import { Field, Input } from '../../ui/field.tsx';
 import { formatDuration, shortSha } from '../../ui/format.ts';
 import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { CursorPagination } from '../../ui/paging.tsx';
@@ -16,6 +14,7 @@ import { RunStatusBadge } from '../../ui/status.tsx';
 import { formatExactTime, RelativeTime } from '../../ui/time.tsx';
 import { mayWrite, type RepositoryData, RepositoryFrame } from './frame.tsx';
 import { EXAMPLE_JOB_FILE, JOB_FILE } from './job-file.ts';
+import { StartForm } from './start-form.tsx';
 
 const RunsQuery = graphql(`
   query Runs($namespace: String!, $name: String!, $after: String) {
@@ -39,12 +38,6 @@ type Schedule = NonNullable<Repository['schedules']>[number];
 const RunsChanged = graphql(`
   subscription RunsChanged($namespace: String!, $name: String!) {
     runChanges(namespace: $namespace, name: $name) { run { id } }
-  }
-`);
-
-const StartRun = graphql(`
-  mutation StartRun($input: StartRunInput!) {
-    startRun(input: $input) { run { id number } }
   }
 `);
 
@@ -179,47 +172,6 @@ export function durationOf({
 }): string {
   if (!startedAt || !completedAt) return '';
   return formatDuration(Math.round((Date.parse(completedAt) - Date.parse(startedAt)) / 1_000));
-}
-
-function StartForm({ repository }: { repository: RepositoryData }) {
-  const { id, namespace, name, defaultBranch } = repository;
-  const [ref, setRef] = useState(defaultBranch);
-  const [job, setJob] = useState('');
-  const start = useFormMutation(StartRun, { fields: ['ref', 'job'], changes: ['Run'] });
-  const navigate = useNavigate();
-  return (
-    <details className="card p-4">
-      <summary className="text-sm font-medium">Run jobs</summary>
-      <form
-        className="mt-4 space-y-4"
-        onSubmit={async (event) => {
-          event.preventDefault();
-          const { data } = await start.run({ input: { id, ref, job: job.trim() || null } });
-          const run = data?.startRun?.run;
-          if (run)
-            navigate({
-              to: '/$namespace/$repository/runs/$number',
-              params: { namespace, repository: name, number: `${run.number}` },
-            });
-        }}
-      >
-        <Field label="Branch or tag" problem={start.fieldError('ref')}>
-          <Input required value={ref} onChange={({ target }) => setRef(target.value)} />
-        </Field>
-        <Field
-          label="Job"
-          hint="A job with manual: true. Left empty: all of them"
-          problem={start.fieldError('job')}
-        >
-          <Input value={job} onChange={({ target }) => setJob(target.value)} />
-        </Field>
-        {start.problem && <ProblemBox problem={start.problem} />}
-        <Button type="submit" busy={start.busy}>
-          Run
-        </Button>
-      </form>
-    </details>
-  );
 }
 
 function Schedules({

@@ -1,0 +1,2 @@
+-- AlterTable
+ALTER TABLE "runs" ADD COLUMN     "inputs" JSONB NOT NULL DEFAULT '[]';
