@@ -94,8 +94,11 @@ export type AttemptSpec = {
    * The job sees each as the variable `NAME`, and as a file that it cannot change, whose path is in `NAME_FILE`.
    */
   files: Readonly<Record<string, string>>;
-  /** Creates the working directory, with checkout and inputs, which must not exist yet; null: an empty directory. */
-  checkout: ((dir: string, signal: AbortSignal) => Promise<void>) | null;
+  /**
+   * Creates the working directory `dir`, with checkout and inputs, which must not exist yet, and may add files to `home`, an empty
+   * folder that the job gets as its home folder; null: both folders are empty.
+   */
+  checkout: ((dir: string, signal: AbortSignal, home: string) => Promise<void>) | null;
   mounts: readonly VolumeMount[];
   /** For people who look at the lists of a cluster. */
   job: { id: string; name: string; namespace: string };

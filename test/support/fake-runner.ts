@@ -5,7 +5,7 @@
  * by `;`; other commands do nothing. Given to a second server, it acts as the machine that outlived the first.
  */
 import { once } from 'node:events';
-import { mkdtemp, rm } from 'node:fs/promises';
+import { mkdir, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join, posix } from 'node:path';
 import { Readable } from 'node:stream';
@@ -135,7 +135,10 @@ export function fakeRunner(options: Options = {}): FakeRunner {
       if (spec.image && !images) throw new Unstartable(`no image "${spec.image}"`);
       if (spec.checkout) {
         const dir = await mkdtemp(join(tmpdir(), 'loam-fake-'));
-        await spec.checkout(join(dir, 'work'), signal).finally(() => rm(dir, { recursive: true }));
+        await mkdir(join(dir, 'home'));
+        await spec
+          .checkout(join(dir, 'work'), signal, join(dir, 'home'))
+          .finally(() => rm(dir, { recursive: true }));
       }
       const changed = new EventTarget();
       const end = new AbortController();

@@ -1,4 +1,7 @@
 /** The behaviour that the worker relies on, tested on every runner. The commands are valid in the shell and in the fake. */
+
+import { mkdir, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
 import type { Readable } from 'node:stream';
 import { text } from 'node:stream/consumers';
 import { extract } from 'tar-stream';
@@ -276,6 +279,23 @@ export function runnerContract(open: () => Promise<RunnerUnderTest>, ...wanted: 
 /** A part of the contract for runners that have a shell. */
 export function filesContract(open: () => Promise<RunnerUnderTest>, ...wanted: Need[]): void {
   beforeEach((ctx) => needs(ctx, ...wanted));
+
+  test('a checkout fills the working directory and the home folder', async () => {
+    await using made = await open();
+    const command =
+      'cat file "$HOME/.cache/made"; echo new > "$HOME/.cache/new" && ls "$HOME/.cache"';
+    const spec = attemptSpec(command, {
+      async checkout(dir, _signal, home) {
+        await mkdir(dir);
+        await writeFile(join(dir, 'file'), 'of work\n');
+        await mkdir(join(home, '.cache'));
+        await writeFile(join(home, '.cache/made'), 'of home\n');
+      },
+    });
+    const { outcome, lines } = await runToEnd(made.runner, spec);
+    expect(lines).toEqual(['of work', 'of home', 'made', 'new']);
+    expect(outcome).toMatchObject({ kind: 'exited', exitCode: 0 });
+  });
 
   test('provided files are in variables and in files that are replaced while the work runs', async () => {
     await using made = await open();

@@ -135,7 +135,7 @@ async function runClaimed(
   // Random bytes, because a disk that compresses would keep no space for zeros.
   writeFileSync(join(dir, 'reserve'), randomBytes(RESERVE_BYTES), { mode: 0o600 });
   const fill = async () => {
-    await checkOut(client, join(jobDir, 'work'), beforeStart);
+    await checkOut(client, spec, jobDir, beforeStart);
     return launcher.placeVolumes(spec);
   };
   const filled = await fill().catch((error) => {
@@ -218,14 +218,21 @@ async function removeTree(folder: string): Promise<void> {
   await promisify(execFile)('/bin/sh', ['-c', script, 'sh', folder]);
 }
 
-/** Unpacks the working directory. @throws Error with a reason for the job's user */
-async function checkOut(client: AgentClient, work: string, signal: AbortSignal): Promise<void> {
+/** Fills the folders of the job. @throws Error with a reason for the job's user */
+async function checkOut(
+  client: AgentClient,
+  spec: AgentSpec,
+  jobDir: string,
+  signal: AbortSignal,
+): Promise<void> {
+  const folders = { work: join(jobDir, 'work'), home: join(jobDir, 'home') };
   for (let tries = 1; ; tries++) {
     try {
-      return await client.checkOut(work, signal);
+      return await client.checkOut(folders, spec, signal);
     } catch (error) {
       if (error instanceof Refused || signal.aborted || tries === CHECKOUT_TRIES) throw error;
-      for (const name of readdirSync(work)) await rm(join(work, name), { recursive: true });
+      for (const folder of Object.values(folders))
+        for (const name of readdirSync(folder)) await rm(join(folder, name), { recursive: true });
     }
   }
 }

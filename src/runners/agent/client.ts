@@ -62,9 +62,21 @@ export class AgentClient {
     return (uptime() - this.#lastSuccessAt) * 1_000 > this.leaseMs;
   }
 
-  /** Unpacks the working directory of the job into an existing folder, which stays empty if the job has no repository. */
-  async checkOut(dir: string, signal: AbortSignal): Promise<void> {
-    const response = await this.request('checkout', { signal, timeoutMs: null });
+  /**
+   * Unpacks the contents of the working directory and the home folder of the job into existing empty folders.
+   * @param spec.hasHome as of `AgentSpec`
+   */
+  async checkOut(
+    { work, home }: { work: string; home: string },
+    { hasHome }: { hasHome?: true },
+    signal: AbortSignal,
+  ): Promise<void> {
+    await this.#receiveFolder('checkout', work, signal);
+    if (hasHome) await this.#receiveFolder('checkout?folder=home', home, signal);
+  }
+
+  async #receiveFolder(path: string, dir: string, signal: AbortSignal): Promise<void> {
+    const response = await this.request(path, { signal, timeoutMs: null });
     if (response.status === 204 || !response.body) return;
     const tar = execFile('tar', ['-xf', '-', '--no-same-owner', '-C', dir]);
     const ended = new Promise<void>((resolve, reject) => {

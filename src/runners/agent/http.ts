@@ -228,12 +228,13 @@ export function createAgentsRouter({
   router.post('/:attempt/claim', identified, ...json, async (req, res) => {
     res.json(await res.locals.session.claim(parse(claimSchema, req.body)));
   });
-  router.get('/:attempt/checkout', claimed, async (_req, res) => {
-    const { checkoutDir } = res.locals.session;
-    if (checkoutDir === null) return void res.status(204).end();
+  router.get('/:attempt/checkout', claimed, async (req, res) => {
+    const folder = req.query.folder === 'home' ? 'home' : 'checkout';
+    const path = res.locals.session.findFolder(folder);
+    if (path === null) return void res.status(204).end();
     const owner = process.getuid?.() ?? 0;
     res.type('application/x-tar');
-    await pipeline(createTar({ path: checkoutDir, owner }, Number.POSITIVE_INFINITY), res);
+    await pipeline(createTar({ path, owner }, Number.POSITIVE_INFINITY), res);
   });
   router.post('/:attempt/begin', claimed, ...json, async (req, res) => {
     res.json(await res.locals.session.begin(parse(beginSchema, req.body ?? {})));

@@ -4,7 +4,7 @@
  *
  *   GET  agent.mjs → the program of the agent
  *   POST claim     {@link AgentClaim} → {@link AgentSpec}. The first agent gets the attempt, any other 409
- *   GET  checkout  → tar of the working directory, 204 if the job has no repository
+ *   GET  checkout  ?folder=home → tar of the home folder; without `folder`: of the working directory. 204 if it is empty
  *   POST begin     {@link AgentBegin} → {@link AgentPermission} when the command may begin; 503 while no worker supervises the attempt
  *   PUT  log       ?offset=N, whole frames of the log → {@link LogPosition}
  *   POST report    {@link AgentReport} → {@link LogPosition}
@@ -66,6 +66,8 @@ export type AgentSpec = {
   hardware: Hardware;
   /** Provided to the job, see `AttemptSpec` of the runner. Unset: an earlier version of the worker has prepared the attempt. */
   files?: Record<string, string>;
+  /** The home folder is not empty at the start. An earlier version of the worker sends the working directory only. */
+  hasHome?: true;
   /** See `AttemptSpec` of the runner; used where Loam places the attempt itself. Unset: none. */
   mounts?: readonly VolumeMount[];
   /** Used where the engine places the attempt. Unset: none. */

@@ -7,7 +7,7 @@
  */
 import { randomBytes } from 'node:crypto';
 import { existsSync, writeFileSync } from 'node:fs';
-import { mkdir, readdir } from 'node:fs/promises';
+import { mkdir, readdir, rmdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Readable } from 'node:stream';
 import { sleep } from '../../base/backoff.ts';
@@ -162,7 +162,7 @@ class ClusterRunner implements AgentRunner {
     if ((await this.attach(handle)) === 'prepared') return handle;
     await this.remove(handle);
     await mkdir(this.#folder(id), { mode: 0o700 });
-    if (spec.checkout) await spec.checkout(this.#file(id, 'checkout'), abort);
+    const hasHome = spec.checkout && (await this.#checkOut(id, spec.checkout, abort));
     abort.throwIfAborted();
     const agentSpec: AgentSpec = {
       work: {
@@ -176,6 +176,7 @@ class ClusterRunner implements AgentRunner {
       command: spec.command,
       env: spec.env,
       files: spec.files,
+      ...(hasHome && { hasHome }),
       ...(placed ? { volumes: placed } : { mounts: spec.mounts }),
       image,
       job: spec.job,
@@ -209,6 +210,22 @@ class ClusterRunner implements AgentRunner {
     // Written last: with it the attempt is prepared.
     writeJsonAtomically(this.#file(id, 'agent.json'), record);
     return handle;
+  }
+
+  /** @returns whether the checkout has added files to the home folder */
+  async #checkOut(
+    id: string,
+    checkout: NonNullable<AttemptSpec['checkout']>,
+    abort: AbortSignal,
+  ): Promise<true | undefined> {
+    const home = this.#file(id, 'home');
+    await mkdir(home);
+    await checkout(this.#file(id, 'checkout'), abort, home);
+    // Only an empty folder can be removed.
+    return rmdir(home).then(
+      () => undefined,
+      () => true,
+    );
   }
 
   async start(

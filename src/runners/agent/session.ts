@@ -4,7 +4,8 @@
  *
  *   agent.json  the digest of the token, and the boot in which the attempt was prepared, because its files are not synced
  *   spec.json   the command with its environment; removed when the command begins, because it contains secrets
- *   checkout    the working directory, until the command begins
+ *   checkout    the working directory, until the command has ended
+ *   home        the home folder, likewise; only if it is not empty
  *   claim       the agent that has the attempt; created once
  *   begun       the command may have begun, and when ({@link BegunRecord})
  *   contact     when the last request was, and when the command was seen running, a few seconds old at most
@@ -311,9 +312,9 @@ export class AgentSession {
     return spec;
   }
 
-  /** The folder of the working directory; null if the job has none. */
-  get checkoutDir(): string | null {
-    const dir = this.#file('checkout');
+  /** Where the contents of the job's folder are; null if it is empty. */
+  findFolder(name: 'checkout' | 'home'): string | null {
+    const dir = this.#file(name);
     return existsSync(dir) ? dir : null;
   }
 
@@ -398,7 +399,8 @@ export class AgentSession {
     if (size !== logBytes) return { size };
     syncLog(this.#file('log'));
     writeJsonAtomically(this.#file('exit'), end, this.#folder);
-    rmSync(this.#file('checkout'), { recursive: true, force: true });
+    for (const name of ['checkout', 'home'])
+      rmSync(this.#file(name), { recursive: true, force: true });
     this.#changes.emit('change');
     return { size };
   }

@@ -4,6 +4,8 @@
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
+import { readdirSync } from 'node:fs';
+import { join } from 'node:path';
 import { PassThrough } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { pack } from 'tar-stream';
@@ -64,17 +66,26 @@ export async function sendFiles(
   await send(target, archive.pipe(new PassThrough()), AbortSignal.timeout(SEND_FILES_TIMEOUT_MS));
 }
 
-/**
- * Sends the checkout in the folder `work` of the attempt, which belongs to the job's user already. The archive is streamed,
- * and never held in memory as a whole.
- */
+/** Sends the folders that the checkout has written, which belong to the job's user already. */
 export async function sendCheckout(
   target: Target,
   attemptDir: string,
   abort: AbortSignal,
 ): Promise<void> {
+  for (const name of ['work', 'home'] as const) {
+    const from = join(attemptDir, name);
+    if (readdirSync(from).length > 0) await sendFolder(target, { from, to: MOUNTS[name] }, abort);
+  }
+}
+
+/** Streams the archive of a folder, which is never held in memory as a whole. */
+async function sendFolder(
+  target: Target,
+  { from, to }: { from: string; to: string },
+  abort: AbortSignal,
+): Promise<void> {
   const failed = new AbortController();
-  const tar = spawn('tar', ['-c', '-f', '-', '-C', attemptDir, 'work'], {
+  const tar = spawn('tar', ['-c', '-f', '-', '-C', from, '.'], {
     stdio: ['ignore', 'pipe', 'pipe'],
     signal: AbortSignal.any([abort, failed.signal]),
   });
@@ -84,7 +95,7 @@ export async function sendCheckout(
   // A failure of `tar` also fails the request, with the same reason.
   copied.catch((error) => archive.destroy(error));
   try {
-    await send(target, archive, abort);
+    await send(target, archive, abort, to);
   } catch (error) {
     abort.throwIfAborted();
     throw error;
@@ -116,11 +127,12 @@ async function send(
   { engine, container }: Target,
   archive: NodeJS.ReadableStream,
   abort: AbortSignal,
+  path = '/',
 ) {
   await engine.call(
     (docker) =>
       docker.getContainer(container).putArchive(archive, {
-        path: '/',
+        path,
         abortSignal: abort,
       }),
     SEND_TIMEOUT_MS,

@@ -295,7 +295,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
       ...(gpus.length > 0 && { gpu: spec.hardware.gpu }),
     });
     const work = join(attemptDir, 'work');
-    if (spec.checkout) await spec.checkout(work, abort);
+    if (spec.checkout) await spec.checkout(work, abort, join(attemptDir, 'home'));
     else await mkdir(work);
     abort.throwIfAborted();
     createMountPoints(attemptDir, mounts);
@@ -365,7 +365,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
     await containerCreator.create(options, image, limits.diskBytes);
   }
 
-  /** Sends the job's folders into the container on a remote engine, then discards the local copy of the checkout. */
+  /** Sends the job's folders into the container on a remote engine, then discards the local copies. */
   async #sendFolders(
     spec: AttemptSpec,
     scripts: JobScripts,
@@ -378,7 +378,7 @@ export class DockerRunner implements Runner, AsyncDisposable {
     await createRemoteFolders(target, scripts, user);
     if (Object.keys(spec.files).length > 0) await sendFiles(target, spec.files, user);
     if (spec.checkout) await sendCheckout(target, attemptDir, abort);
-    await removal.discard(join(attemptDir, 'work'));
+    for (const name of ['work', 'home']) await removal.discard(join(attemptDir, name));
   }
 
   async start(handle: Handle, mayBegin = async () => true): Promise<boolean> {

@@ -209,7 +209,7 @@ class LocalProcessRunner implements ProcessRunner {
     if (resources.internet) shims.reserve(id, resources.internet.spec);
     const work = join(folder, 'work');
     const steps = [
-      spec.checkout ? spec.checkout(work, abort) : mkdir(work),
+      spec.checkout ? spec.checkout(work, abort, join(folder, 'home')) : mkdir(work),
       confinement.createOutputs(folder, resources),
     ];
     // Wait for both steps even if one fails, because the caller then removes the folder that the other step writes to.

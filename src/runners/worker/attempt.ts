@@ -214,7 +214,10 @@ export class MachineAttempt {
         leaseMs,
         timeoutMs: spec.work.timeoutMs,
         log: spec.work.log,
-        checkout: (dir, abort) => this.#checkOut(dir, abort),
+        checkout: async (work, abort, home) => {
+          await mkdir(work);
+          await this.#client.checkOut({ work, home }, spec, abort);
+        },
         report: (progress) => {
           this.#progress = progress;
           this.#deps.onChanged();
@@ -222,12 +225,6 @@ export class MachineAttempt {
       },
       signal,
     );
-  }
-
-  /** Creates the working directory. */
-  async #checkOut(dir: string, signal: AbortSignal): Promise<void> {
-    await mkdir(dir);
-    await this.#client.checkOut(dir, signal);
   }
 
   async #start(signal: AbortSignal): Promise<void> {
