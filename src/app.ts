@@ -49,7 +49,12 @@ import type { Issuer } from './identity/sign-in/issuers.ts';
 import { issueSignInLink } from './identity/sign-in/links.ts';
 import { TokenIssuer } from './identity/token-issuer.ts';
 import { findWorkerOf } from './jobs/attempts/attempt-row.ts';
-import { createCheckout, createRemoteCheckout } from './jobs/attempts/checkouts.ts';
+import {
+  createCheckout,
+  createInputReader,
+  createRemoteCheckout,
+  createRemoteInputReader,
+} from './jobs/attempts/checkouts.ts';
 import { startWorker, type Worker } from './jobs/attempts/worker.ts';
 import { startBudgetLoop } from './jobs/costs/budget-loop.ts';
 import { startDependencyLoop } from './jobs/dependencies/loop.ts';
@@ -280,9 +285,13 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     () => runner && followJoinedMachines(services, runner),
     () =>
       runner &&
-      startWorker({ ...services, db, runner, checkout: createCheckout(services) }).then(
-        reportSlots(services),
-      ),
+      startWorker({
+        ...services,
+        db,
+        runner,
+        checkout: createCheckout(services),
+        readInput: createInputReader(services),
+      }).then(reportSlots(services)),
     () => startSilenceLoop(services),
     // Only by processes that answer requests, of which there is always one.
     () => startDependencyLoop({ ...services, db, onChanged: updateRuns }),
@@ -445,6 +454,7 @@ export async function createWorker(
   const routes = serveAgents(services, runner);
   agents = routes;
   const checkout = createRemoteCheckout(services);
+  const readInput = createRemoteInputReader(services);
   const rechecks = openRechecks(services);
   const shells = openShells({ ...services, rechecks, runner });
 
@@ -467,7 +477,7 @@ export async function createWorker(
       return shells;
     },
     () => followJoinedMachines(services, runner),
-    () => startWorker({ ...services, runner, checkout }).then(reportSlots(services)),
+    () => startWorker({ ...services, runner, checkout, readInput }).then(reportSlots(services)),
   ]);
 
   const { server } = port;

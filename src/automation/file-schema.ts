@@ -236,19 +236,34 @@ const job = z
             .string()
             .min(1)
             .max(100)
+            .optional()
             .describe('A job of this file that this job needs, or the name of an earlier job.'),
+          repo: z
+            .string()
+            .min(1)
+            .max(200)
+            .optional()
+            .describe('Instead of a job: a repository, `namespace/name`.'),
+          ref: z
+            .string()
+            .min(1)
+            .max(255)
+            .optional()
+            .describe(
+              'A branch, a tag or a commit id of the repository. Default: the default branch.',
+            ),
           path: z
             .string()
             .max(1_024)
             .optional()
-            .describe('The path in its artifacts. Default: all.'),
+            .describe('The path in the artifacts or the repository. Default: all.'),
           to: z.string().max(1_024).optional().describe('The folder to put the files into.'),
         }),
       )
       .max(20)
       .optional()
       .describe(
-        'Artifacts of other jobs, put into the working directory before the start. Each job of a matrix gets a folder, such as `seed=1,lr=0.1`.',
+        'Artifacts of other jobs and files of repositories, put into the working directory before the start. Each job of a matrix gets a folder, such as `seed=1,lr=0.1`.',
       ),
     volumes: z
       .array(

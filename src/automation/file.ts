@@ -209,6 +209,7 @@ class FileChecker {
 
   #checkInputs(name: string, { inputs = [], needs = [] }: FileJob): void {
     for (const [i, { job }] of inputs.entries()) {
+      if (job === undefined) continue;
       const path = ['jobs', name, 'inputs', i, 'job'];
       const other = this.#file.jobs.get(job);
       if (!other) continue;
@@ -299,7 +300,8 @@ class FileChecker {
       const inputs = defaultRunInputs(this.#file.jobs, [name]);
       const settings = toRequest({ job, defaults, branch: 'main', combination, inputs });
       this.#settings += (settings.env?.length ?? 0) + (settings.labels?.length ?? 0);
-      checkRequest({ ...settings, ...common, image: null }, this.#offer);
+      const request = { ...settings, ...common, image: null, inputs: job.inputs ?? [] };
+      checkRequest(request, this.#offer);
       const bytes = Buffer.byteLength(JSON.stringify([settings, job.inputs]));
       this.#settingsBytes += bytes * this.#countCombinations(name);
     } catch (error) {

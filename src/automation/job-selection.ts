@@ -2,6 +2,7 @@
 import type { NeedCondition } from '../../prisma/generated/enums.ts';
 import { demandAccount, type Viewer } from '../identity/permissions.ts';
 import { type OfferDeps, readLastingOffer } from '../jobs/queue/offer.ts';
+import type { InputRequest } from '../jobs/requests/run-jobs.ts';
 import { type MatchingWork, Pattern } from '../repositories/repositories.ts';
 import { type JobFile, type JobSettings, type Problem, readJobFile, toRequest } from './file.ts';
 import { type Combination, combine } from './matrix.ts';
@@ -27,7 +28,7 @@ export type PlannedJob = {
   settings: JobSettings;
   needs: readonly PlannedNeed[];
   maxParallel: number | null;
-  inputs: readonly { job: string; path?: string | undefined; to?: string | undefined }[];
+  inputs: readonly InputRequest[];
 };
 
 /**

@@ -6,6 +6,7 @@ import {
   fromEnum,
   gpuOf,
   type InputArtifacts,
+  type InputRepository,
   type NeededJob,
   type VolumeMount,
 } from './sdk/job-input.ts';
@@ -130,8 +131,22 @@ export function collectNames(name: string, before: Record<string, string> = {}) 
   return { ...before, [name]: value };
 }
 
-/** Collects a repeatable option `JOB`, `JOB:PATH` or `JOB:PATH:TO`; an empty path is the root. */
-export function collectInputs(text: string, before: readonly InputArtifacts[] = []) {
+type Input = InputArtifacts | InputRepository;
+
+/** A slash in the name says that it is a repository. Names of refs have no colon. */
+const INPUT_REPOSITORY = /^([^/:=@]+\/[^/:=@]+)(?:@([^:=]+))?(?::([^=]*))?(?:=(.*))?$/s;
+
+/**
+ * Collects a repeatable option `JOB`, `JOB:PATH` or `JOB:PATH:TO`, or `NAMESPACE/REPO`, `@REF`, `:PATH` and `=TO`. An empty path is
+ * the root.
+ */
+export function collectInputs(text: string, before: readonly Input[] = []): Input[] {
+  if (/^[^:=@]*\//.test(text)) {
+    const [, repo, ref, path, to] = INPUT_REPOSITORY.exec(text) ?? [];
+    if (repo === undefined)
+      throw new InvalidArgumentError('It must be NAMESPACE/REPO[@REF][:PATH][=TO].');
+    return [...before, { repo, ...(ref && { ref }), ...(path && { path }), ...(to && { to }) }];
+  }
   const [job = '', path, to, ...more] = text.split(':');
   if (job === '' || more.length > 0)
     throw new InvalidArgumentError('It must be JOB, JOB:PATH or JOB:PATH:TO.');

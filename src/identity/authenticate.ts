@@ -323,6 +323,20 @@ export async function readScheduleOwner(
   return account instanceof AppError ? null : account;
 }
 
+const USER_RIGHTS = `
+  select u.id, u.username as name, u.plan, null as scopes, null as namespaces, null as repositories, ${USER}
+  from users u join namespaces own on own.user_id = u.id where u.id = $1`;
+
+/**
+ * Reads the rights that a user has now, without the limits of a credential: to check again what was permitted to one.
+ * @returns null if the user was disabled or deleted
+ */
+export async function readUserRights(pool: Pool, userId: string): Promise<Account | null> {
+  const [row] = await runStatement<Row>(pool, USER_RIGHTS, [userId]);
+  const account = row && toAccount('session', row);
+  return account && !(account instanceof AppError) ? account : null;
+}
+
 async function readByKey(pool: Pool, name: string, secret: string): Promise<AccountResult> {
   const rows = await runStatement<Row & { hash: Buffer }>(pool, KEY, [name]);
   return rows[0] && matchesHash(secret, rows[0].hash) ? toAccount('key', rows[0]) : undefined;

@@ -103,7 +103,7 @@ async function checkOutThenFetchLargeFiles(
 }
 
 /** Converts `CheckoutTooLarge` to an error that the user of the job sees. */
-async function toInputError<T>(checkingOut: Promise<T>): Promise<T> {
+export async function toInputError<T>(checkingOut: Promise<T>): Promise<T> {
   try {
     return await checkingOut;
   } catch (error) {

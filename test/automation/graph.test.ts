@@ -58,6 +58,67 @@ async function statusesOf(name: string, sha: string) {
 
 const RERUN = `mutation ($input: RerunRunInput!) { rerunRun(input: $input) { run { number jobs { runJob } } } }`;
 
+test('jobs take files of repositories, and a rerun of the run keeps their commits', async () => {
+  const { body } = await ada.post('/auth/v1/repository/ada', { name: 'data' });
+  const change = async (path: string) =>
+    (
+      await ada.gql(
+        'mutation ($input: CreateCommitInput!) { createCommit(input: $input) { commit { sha } } }',
+        {
+          input: { id: body.id, branch: 'main', message: path, changes: [{ path, content: 'x' }] },
+        },
+      )
+    ).createCommit.commit.sha;
+  const commitSha = await change('train/a');
+  await create(
+    'learn',
+    `jobs:
+  learn:
+    on: { push: true }
+    matrix: { seed: [1, 2] }
+    command: echo
+    inputs: [{ repo: ada/data, ref: main, path: train, to: in/ }]
+  summary: { needs: [learn], command: echo, inputs: [{ repo: ada/data, ref: main, path: train, to: in/ }] }
+`,
+  );
+  const of = async (number: number) => {
+    const { run } = (
+      await ada.gql(
+        `query ($number: Int!) { repository(namespace: "ada", name: "learn") { run(number: $number) {
+          jobs { repositoryInputs { repo ref commitSha path to } } } } }`,
+        { number },
+      )
+    ).repository;
+    return run.jobs.flatMap((one: { repositoryInputs: unknown[] }) => one.repositoryInputs);
+  };
+  const run = await ended('learn');
+  expect(run.status).toBe('SUCCEEDED');
+  const input = { repo: 'ada/data', ref: 'main', commitSha, path: 'train', to: 'in/' };
+  expect(await of(1)).toEqual([input, input, input]);
+  await change('train/b');
+  await ada.gql(RERUN, { input: { id: run.id } });
+  expect((await ended('learn', 2)).status).toBe('SUCCEEDED');
+  expect(await of(2)).toEqual([input, input, input]);
+});
+
+test('a run whose repository inputs cannot be found says so', async () => {
+  await create(
+    'lost',
+    'jobs: { lost: { on: { push: true }, command: echo, inputs: [{ repo: ada/none }] } }',
+  );
+  const { status, problems } = await eventually(async () => {
+    const { run } = (
+      await ada.gql(
+        '{ repository(namespace: "ada", name: "lost") { run(number: 1) { status problems { message } } } }',
+      )
+    ).repository;
+    expect(run).not.toBeNull();
+    return run;
+  });
+  expect(status).toBe('FAILED');
+  expect(problems).toEqual([{ message: 'inputs: there is no repository ada/none' }]);
+});
+
 test('jobs of a matrix have the values of their combination, also reruns', async () => {
   await create(
     'grid',

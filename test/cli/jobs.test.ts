@@ -168,6 +168,16 @@ test('a job runs with artifacts of another', async () => {
     user.run(['run', '--image', 'busybox', '--name', name, '--input', input, '--', 'echo ran']);
   expect((await run('uses', 'model:weights:in/')).code).toBe(0);
   expect(await user.loam(['job', 'uses'])).toMatch(/^inputs\tmodel:weights:in\/$/m);
+  const { id } = (await ada.post('/auth/v1/repository/ada', { name: 'code' })).body;
+  const { commitSha } = await finish('code', 'true', 'SUCCEEDED', { repo: 'ada/code' });
+  expect((await run('reads', 'ada/code@main=code/')).code).toBe(0);
+  expect(await user.loam(['job', 'reads'])).toContain(
+    `\ninputs\tada/code@main=code/ (${commitSha.slice(0, 10)})\n`,
+  );
+  for (const wrong of ['ada/code@', '/code', 'ada/', 'a/b/c'])
+    expect((await run('wrong', wrong)).code, wrong).toBe(2);
+  await ada.delete(`/auth/v1/repository/ada/${id}`);
+  expect((await run('wrong', 'ada/none')).stderr).toContain('no repository ada/none');
   expect((await run('lacks', 'model:bias')).code).toBe(125);
   expect((await run('wrong', 'a:b:c:d')).code).toBe(2);
   for (const verb of ['ls', 'get'])

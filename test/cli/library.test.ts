@@ -153,10 +153,13 @@ test('many jobs are cancelled, run again and deleted', async () => {
 test('a job runs with artifacts of another', async () => {
   const first = await client.run('echo x > out/x', { image: 'busybox', outputPath: 'out' });
   await first.result();
-  const inputs = [{ job: first.name, path: 'x', to: 'in/' }];
+  const repository = { repo: 'ada/model', ref: 'main', to: 'code' };
+  const inputs = [{ job: first.name, path: 'x', to: 'in/' }, repository];
   const { name } = await client.run('echo ran', { image: 'busybox', inputs });
   const info = await client.jobs.get('ada', name).result();
   expect(info.inputs).toEqual([{ jobName: first.name, path: 'x', to: 'in/' }]);
+  const commitSha = expect.stringMatching(/^[0-9a-f]{40}$/);
+  expect(info.repositoryInputs).toEqual([{ ...repository, path: '', commitSha }]);
 });
 
 test('repositories are created, listed, changed and deleted', async () => {

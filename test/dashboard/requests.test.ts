@@ -85,6 +85,7 @@ async function settingsOf(name: string) {
     job;
   const { env, region, timeout_minutes, retries, output_path, inputs, cost_per_hour, identity } =
     job;
+  const { repository_inputs } = job;
   const { hold_on_failure_minutes: hold, shell_access: shells, volumes: mounted } = job;
   const { secret_names, variable_names } = job;
   const { job: shown } = await ada.gql(
@@ -103,6 +104,7 @@ async function settingsOf(name: string) {
       shells,
       output_path,
       inputs,
+      repository_inputs,
       mounted,
       cost_per_hour,
       labels,
@@ -133,7 +135,7 @@ const DRAFTS: [name: string, changes: Partial<Draft>][] = [
       retries: '2',
       holdOnFailureMinutes: '45',
       outputPath: `out dir/it's "$HOME"`,
-      inputs: `source\nsource:it's "$HOME":in dir/\nsource::all`,
+      inputs: `source\nsource:it's "$HOME":in dir/\nsource::all\nada/code=code\nada/code@main:=it's "$HOME"=`,
       volumes: `data:in/its set:ro\nscratch:/scratch "$HOME"\nscratch:out:rw`,
       command: `${HOSTILE_COMMAND}\nsecond 'line'\n\n`,
       env: `A=it's "$HOME" \`id\` \\n  \nEMPTY=\nEQUALS==x=`,

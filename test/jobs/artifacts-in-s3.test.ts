@@ -142,7 +142,7 @@ test('while the S3 server does not answer, downloads fail with a clear error and
     ],
   });
   await eventually(async () =>
-    expect((await job(ada, 'ada', 'heir')).progress).toBe('copying artifacts of other jobs'),
+    expect((await job(ada, 'ada', 'heir')).progress).toBe('copying inputs'),
   );
   await way.mend();
   expect((await until(ada, 'ada', 'late', 'SUCCEEDED')).artifacts.fileCount).toBe(1);

@@ -470,7 +470,8 @@ test('a job takes artifacts of a job that is created together with it', async ()
     const inputs = await resolveInputs(services, viewer, namespace.id, request.inputs, {
       siblings,
     });
-    const newJob = { namespace, request: { ...request, inputs, needs: [] }, source: null };
+    const checked = { ...request, inputs, repositoryInputs: [], needs: [] };
+    const newJob = { namespace, request: checked, source: null };
     jobs.push({
       job: await prepareJob(services, viewer, newJob),
       needs: jobs.length === 0 ? [] : [{ index: 0, when: 'succeeded' }],

@@ -2,7 +2,7 @@
 import pg from 'pg';
 import { expect, test, vi } from 'vitest';
 import { newId } from '../../src/base/ids.ts';
-import { createCheckout } from '../../src/jobs/attempts/checkouts.ts';
+import { createCheckout, createInputReader } from '../../src/jobs/attempts/checkouts.ts';
 import { startWorker, type Worker } from '../../src/jobs/attempts/worker.ts';
 import { createPeerWorkers } from '../../src/jobs/queue/peer-workers.ts';
 import { listAdvertisedMachines, runsImages } from '../../src/jobs/queue/worker-capacity.ts';
@@ -75,6 +75,7 @@ async function withWorkers() {
       config: { ...services.config, jobSlots: SLOTS },
       cluster: { ...services.cluster, members },
       checkout: createCheckout(services),
+      readInput: createInputReader(services),
       runner,
     };
     return startWorker(deps, { pauses: { firstMs: 5, longestMs: 50 } });

@@ -4,7 +4,11 @@ import { setTimeout as delay } from 'node:timers/promises';
 import type { Pool } from 'pg';
 import { expect, test } from 'vitest';
 import { GitError } from '../../src/git/processes/run.ts';
-import { type CheckOutJob, createCheckout } from '../../src/jobs/attempts/checkouts.ts';
+import {
+  type CheckOutJob,
+  createCheckout,
+  createInputReader,
+} from '../../src/jobs/attempts/checkouts.ts';
 import { endLostAttempt } from '../../src/jobs/attempts/finish.ts';
 import { startWorker } from '../../src/jobs/attempts/worker.ts';
 import { findLostAttempts } from '../../src/jobs/queue/heartbeats.ts';
@@ -51,6 +55,7 @@ async function withWorker(
     config,
     runner,
     checkout: createCheckout(services),
+    readInput: createInputReader(services),
     ...changes,
   };
   const worker = await startWorker(deps, { pauses: { firstMs: 5, longestMs: 20 }, awayMs: 50 });

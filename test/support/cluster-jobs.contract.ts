@@ -120,11 +120,14 @@ export function clusterJobs(open: () => Promise<ClusterUnderTest>, ...wanted: Ne
       memoryGb: 1,
       diskGb: 1,
       name: 'next',
-      command: 'cat in/result.txt',
-      inputs: [{ job: 'all', path: 'result.txt', to: 'in/' }],
+      command: 'cat in/result.txt; ls -A code',
+      inputs: [
+        { job: 'all', path: 'result.txt', to: 'in/' },
+        { repo: 'ada/code', to: 'code/' },
+      ],
     });
     await until(ada, 'next', 'succeeded');
-    expect(await messages(ada, 'next')).toEqual(['done']);
+    expect(await messages(ada, 'next')).toEqual(['done', '.gitignore']);
   });
 
   test('jobs beyond the room of the cluster wait with the reason of the engine, and can be cancelled', async () => {

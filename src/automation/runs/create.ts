@@ -1,5 +1,4 @@
 /** Creates a run with its jobs, in one transaction. */
-import type pg from 'pg';
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import type {
   NeedCondition,
@@ -18,19 +17,27 @@ import { type Actor, recordAudit } from '../../identity/audit.ts';
 import { type Account, can } from '../../identity/permissions.ts';
 import { readLastingOffer } from '../../jobs/queue/offer.ts';
 import { checkRequest, type SecretBox } from '../../jobs/requests/jobs.ts';
-import { insertRunJobs } from '../../jobs/requests/run-jobs.ts';
+import {
+  checkInputs,
+  demandRepositoryInputs,
+  insertRunJobs,
+  type RepositoryInput,
+  resolveRepositoryInputs,
+} from '../../jobs/requests/run-jobs.ts';
 import type { Db } from '../../platform/database/client.ts';
 import { inTransaction, violatesUnique } from '../../platform/database/client.ts';
 import { notifyReaders } from '../../platform/events/outbox.ts';
-import { lockRepository, reportRunStatuses } from '../../repositories/repositories.ts';
+import {
+  lockRepository,
+  type RepositoryReadDeps,
+  reportRunStatuses,
+} from '../../repositories/repositories.ts';
 import { type JobFile, readJobFile } from '../file.ts';
 import { type PlannedJob, planJobs } from '../job-selection.ts';
 import { defaultRunInputs, type RunValue } from '../run-inputs.ts';
 import type { RunCommit } from './commit.ts';
 
-export type CreateDeps = {
-  db: Db;
-  pool: pg.Pool;
+export type CreateDeps = RepositoryReadDeps & {
   config: Config;
   secretBox: SecretBox;
   urls: Urls;
@@ -75,6 +82,8 @@ export type NewRun = {
   rerunOfId?: string;
   /** Jobs of an earlier run that have ended already: name in the file → name of the job. */
   earlier?: ReadonlyMap<string, string>;
+  /** The repository inputs of jobs of an earlier run, whose commits are kept: by name in the file. */
+  earlierInputs?: ReadonlyMap<string, readonly RepositoryInput[]>;
 };
 
 /** Each job of the file that a run has: its name, the jobs that it needs, and the number of jobs that its matrix makes. */
@@ -122,6 +131,10 @@ export async function createRun(
   const status: RunStatus = !file ? 'invalid' : isAllowed ? 'queued' : 'waiting_for_approval';
   for (let tries = 1; ; tries++) {
     try {
+      const repositoryInputs =
+        status === 'queued' && run.creator
+          ? await findInputCommits(services, run.creator, planned, run.earlierInputs)
+          : new Map();
       return await inTransaction(
         services.db,
         async (tx) => {
@@ -133,6 +146,7 @@ export async function createRun(
               repository,
               run,
               planned,
+              repositoryInputs,
               offer,
               creator: run.creator,
             });
@@ -150,6 +164,33 @@ export async function createRun(
       return recordRunWithoutJobs(services, repository, run, why, claim);
     }
   }
+}
+
+/**
+ * Finds the commits of the repository inputs of jobs. Not in a transaction, because another server may have the repository.
+ * @param earlier inputs whose commits are kept
+ * @returns the inputs by the name of the job in the file
+ * @throws AppError 400, 404, 409 naming the field `inputs`
+ */
+export async function findInputCommits(
+  services: RepositoryReadDeps,
+  creator: Account,
+  planned: readonly PlannedJob[],
+  earlier: ReadonlyMap<string, readonly RepositoryInput[]> = new Map(),
+): Promise<Map<string, readonly RepositoryInput[]>> {
+  const found = new Map<string, readonly RepositoryInput[]>();
+  const requests = new Map<string, ReturnType<typeof checkInputs>>();
+  for (const { key, inputs } of planned) {
+    const kept = earlier.get(key);
+    if (found.has(key) || requests.has(key)) continue;
+    if (kept) {
+      await demandRepositoryInputs(services, creator, kept);
+      found.set(key, kept);
+    } else requests.set(key, checkInputs(inputs));
+  }
+  const resolved = await resolveRepositoryInputs(services, creator, [...requests.values()]);
+  for (const [i, key] of [...requests.keys()].entries()) found.set(key, resolved[i] ?? []);
+  return found;
 }
 
 /** Creates a run that is over and says why. @returns null if `claim` returns false */
@@ -255,6 +296,8 @@ type JobsToStart = {
   repository: RunRepository;
   run: Pick<NewRun, 'ref' | 'commit' | 'earlier' | 'keepsText' | 'hasMoved'>;
   planned: readonly PlannedJob[];
+  /** Of `findInputCommits`. */
+  repositoryInputs: ReadonlyMap<string, readonly RepositoryInput[]>;
   /** What the jobs may request. */
   offer: Catalogue;
   creator: Account;
@@ -264,7 +307,7 @@ type JobsToStart = {
 export async function startJobs(
   services: CreateDeps,
   tx: Db,
-  { id, repository, run, planned, offer, creator }: JobsToStart,
+  { id, repository, run, planned, repositoryInputs, offer, creator }: JobsToStart,
 ): Promise<void> {
   const { number } = await tx.run.findUniqueOrThrow({ where: { id }, select: { number: true } });
   const { names, byKey } = await chooseNames(tx, repository, number, planned);
@@ -292,13 +335,18 @@ export async function startJobs(
           namespace: namespace.name,
           name: names[i] ?? '',
           repo: source.repo,
-          inputs: job.inputs.map((input) => ({
-            ...input,
-            job: byKey.get(input.job) ?? run.earlier?.get(input.job) ?? input.job,
-          })),
+          inputs: job.inputs.map((input) =>
+            input.job == null
+              ? input
+              : {
+                  ...input,
+                  job: byKey.get(input.job) ?? run.earlier?.get(input.job) ?? input.job,
+                },
+          ),
         },
         offer,
       ),
+      repositoryInputs: repositoryInputs.get(job.key) ?? [],
       needs: job.needs,
       matrix: toMatrix(job, byKey),
       maxParallel: job.maxParallel,

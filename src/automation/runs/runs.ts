@@ -8,7 +8,7 @@ import { type Account, demand, demandAccount, type Viewer } from '../../identity
 import { type Rechecks, whileAllowed } from '../../identity/rechecks.ts';
 import { readLastingOffer } from '../../jobs/queue/offer.ts';
 import { cancelInBatches } from '../../jobs/requests/bulk.ts';
-import { listOpenJobsOfRun } from '../../jobs/requests/run-jobs.ts';
+import { listOpenJobsOfRun, readRepositoryInputs } from '../../jobs/requests/run-jobs.ts';
 import type { Db } from '../../platform/database/client.ts';
 import { inTransaction, violatesUnique } from '../../platform/database/client.ts';
 import { NEWEST_FIRST, readCursorPage } from '../../platform/database/keyset.ts';
@@ -32,6 +32,7 @@ import { readRunCommit } from './commit.ts';
 import {
   type CreateDeps,
   createRun,
+  findInputCommits,
   RUN_TRANSACTION_TIMEOUT_MS,
   type RunPlan,
   repositoryColumns,
@@ -179,6 +180,7 @@ export async function approveRun<S extends Select>(
   demandOwnFile(account, run, file);
   const hasMoved = await hasRefMoved(services, run);
   const planned = planJobs(file, run.jobNames, shortRefName(run.ref), valuesOf(run));
+  const repositoryInputs = await findInputCommits(services, account, planned);
   await retryNames(() =>
     inTransaction(
       services.db,
@@ -193,6 +195,7 @@ export async function approveRun<S extends Select>(
           repository,
           run: { ref: run.ref, commit: run, keepsText: run.file !== null, hasMoved },
           planned,
+          repositoryInputs,
           offer,
           creator: account,
         });
@@ -263,7 +266,7 @@ export async function rerunRun<S extends Select>(
   const jobs = await services.db.job.findMany({
     // Those that ran before a transfer stay in the former namespace.
     where: { runId: id, namespaceId: repository.namespace.id },
-    select: { name: true, runJob: true, array: { select: { name: true } } },
+    select: { name: true, runJob: true, repositoryInputs: true, array: { select: { name: true } } },
     orderBy: { id: 'asc' },
   });
   const succeeded = listSucceeded(planOf(run), await readJobResults(services.db, id));
@@ -282,6 +285,9 @@ export async function rerunRun<S extends Select>(
       failedOnly ? selectUnsuccessful(parsed, run.jobNames, succeeded) : run.jobNames,
     earlier: new Map(
       jobs.flatMap(({ name, runJob, array }) => (runJob ? [[runJob, array?.name ?? name]] : [])),
+    ),
+    earlierInputs: new Map(
+      jobs.flatMap((job) => (job.runJob ? [[job.runJob, readRepositoryInputs(job)]] : [])),
     ),
   });
   if (newId === null)
@@ -324,12 +330,13 @@ function demandOwnFile(
 ): void {
   if (run.file === null || run.createdById === userId) return;
   const hasRights = run.jobNames.some((name) => {
-    const { secrets, id_tokens: idTokens, permissions } = jobs.get(name) ?? {};
-    return secrets?.length || idTokens?.length || permissions;
+    const { secrets, id_tokens: idTokens, permissions, inputs } = jobs.get(name) ?? {};
+    const readsRepositories = inputs?.some(({ repo }) => repo !== undefined);
+    return secrets?.length || idTokens?.length || permissions || readsRepositories;
   });
   if (hasRights)
     throw forbidden(
-      'The jobs come from a schedule of another user and ask for secrets, permissions or identity tokens: create the schedule yourself',
+      'The jobs come from a schedule of another user and ask for secrets, permissions, identity tokens or repositories as inputs: create the schedule yourself',
     );
 }
 

@@ -251,9 +251,12 @@ function describe(job: JobInfo, url: string): [string, string | null | undefined
     ['output', job.outputPath],
     [
       'inputs',
-      job.inputs
-        .map(({ jobName, path, to }) => [jobName, path, to].join(':').replace(/:+$/, ''))
-        .join(' '),
+      [
+        ...job.inputs.map(({ jobName, path, to }) =>
+          [jobName, path, to].join(':').replace(/:+$/, ''),
+        ),
+        ...job.repositoryInputs.map(describeRepositoryInput),
+      ].join(' '),
     ],
     [
       'volumes',
@@ -267,6 +270,18 @@ function describe(job: JobInfo, url: string): [string, string | null | undefined
     ],
     ['page', url],
   ];
+}
+
+/** As `--input` takes it, with the commit. */
+function describeRepositoryInput({
+  repo,
+  ref,
+  commitSha,
+  path,
+  to,
+}: JobInfo['repositoryInputs'][number]): string {
+  const commit = ref === commitSha ? '' : ` (${commitSha.slice(0, 10)})`;
+  return `${repo}@${ref}${path && `:${path}`}${to && `=${to}`}${commit}`;
 }
 
 /** How long the sandbox stays after a failure, and how long it has been held. */

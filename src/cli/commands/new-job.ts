@@ -125,8 +125,8 @@ export function withJobOptions(command: Command<[], Record<never, never>, Global
       collectPairs,
     )
     .option(
-      '--input <job[:path[:to]]>',
-      'copy artifacts of another job into the working directory (repeatable)',
+      '--input <input>',
+      'copy artifacts of another job, job[:path[:to]], or files of a repository, namespace/name[@ref][:path][=to], into the working directory (repeatable)',
       collectInputs,
     )
     .option(

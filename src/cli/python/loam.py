@@ -74,6 +74,7 @@ __all__ = [
     "FileEntry",
     "Files",
     "InputArtifacts",
+    "InputRepository",
     "Job",
     "JobArtifacts",
     "JobFailed",
@@ -248,6 +249,21 @@ class InputArtifacts(_InputBase, total=False):
     slash.
     """
 
+    path: str
+    to: str
+
+
+class _InputRepositoryBase(TypedDict):
+    repo: str
+
+
+class InputRepository(_InputRepositoryBase, total=False):
+    """
+    Files of a repository that a new job gets. `repo` is `namespace/name`, `ref` a branch, a tag or a commit id (by default the default
+    branch), `path` a file or folder (by default all), and `to` as for `InputArtifacts`.
+    """
+
+    ref: str
     path: str
     to: str
 
@@ -508,7 +524,7 @@ class Client:
         shell_access: str | None = None,
         retries: int | None = None,
         output_path: str | None = None,
-        inputs: Sequence[InputArtifacts] | None = None,
+        inputs: Sequence[InputArtifacts | InputRepository] | None = None,
         volumes: Sequence[VolumeMount] | None = None,
         needs: Mapping[str, str] | Sequence[str] | None = None,
         array: int | None = None,
@@ -1533,7 +1549,7 @@ class AsyncClient:
         shell_access: str | None = None,
         retries: int | None = None,
         output_path: str | None = None,
-        inputs: Sequence[InputArtifacts] | None = None,
+        inputs: Sequence[InputArtifacts | InputRepository] | None = None,
         volumes: Sequence[VolumeMount] | None = None,
         needs: Mapping[str, str] | Sequence[str] | None = None,
         array: int | None = None,

@@ -59,6 +59,14 @@ export type JobInfo = {
   outputPath: string | null;
   /** Artifacts of other jobs in the working directory; an empty path is the root. */
   inputs: readonly { jobName: string; path: string; to: string }[];
+  /** Files of repositories in the working directory. */
+  repositoryInputs: readonly {
+    repo: string;
+    ref: string;
+    commitSha: string;
+    path: string;
+    to: string;
+  }[];
   /** Volumes of the server that it mounts. */
   volumes: readonly { name: string; to: string; readOnly: boolean }[];
   /** Of the last process, or 128 + the number of the signal that ended it. */

@@ -55,8 +55,8 @@ export type JobOptions = {
   array?: { size: number; maxParallel?: number | undefined } | undefined;
   /** A group of which one job runs at a time. */
   concurrency?: { group: string; onConflict?: OnConflict | undefined } | undefined;
-  /** Artifacts of other jobs of the namespace, which are copied into the working directory. */
-  inputs?: InputArtifacts[] | undefined;
+  /** Artifacts of other jobs of the namespace and files of repositories, which are copied into the working directory. */
+  inputs?: (InputArtifacts | InputRepository)[] | undefined;
   /** Volumes of the server, data on its machines, which the job mounts. */
   volumes?: VolumeMount[] | undefined;
 };
@@ -72,6 +72,17 @@ export type InputArtifacts = {
   /** A file or folder among its artifacts; by default all. */
   path?: string | undefined;
   /** Where it is put in the working directory; a file is put into a folder that ends with a slash. */
+  to?: string | undefined;
+};
+
+export type InputRepository = {
+  /** `namespace/name`. */
+  repo: string;
+  /** A branch, a tag or a commit id; by default the default branch. */
+  ref?: string | undefined;
+  /** A file or folder of the repository; by default all. */
+  path?: string | undefined;
+  /** As for artifacts. */
   to?: string | undefined;
 };
 
@@ -148,7 +159,7 @@ type CreateInput = {
   needs?: Need[];
   array?: { size: number; maxParallel?: number };
   concurrency?: { group: string; onConflict?: Conflict };
-  inputs?: { job: string; path?: string; to?: string }[];
+  inputs?: { job?: string; repo?: string; ref?: string; path?: string; to?: string }[];
   volumes?: { name: string; to: string; readOnly?: boolean }[];
   env?: Pair<'name'>[];
   secrets?: Pair<'name'>[];
@@ -170,7 +181,13 @@ export function createInput(
   if (concurrency) checkOptions(concurrency, { group: true, onConflict: true }, 'concurrency');
   if (permissions) checkOptions(permissions, { repo: true, jobs: true }, 'permissions');
   for (const input of inputs ?? [])
-    checkOptions(input, { job: true, path: true, to: true }, 'inputs');
+    checkOptions(
+      input,
+      'repo' in input
+        ? { repo: true, ref: true, path: true, to: true }
+        : { job: true, path: true, to: true },
+      'inputs',
+    );
   for (const volume of volumes ?? [])
     checkOptions(volume, { name: true, to: true, readOnly: true }, 'volumes');
   for (const need of needs ?? [])

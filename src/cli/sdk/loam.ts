@@ -41,7 +41,12 @@ export type {
   Region,
   StatusChange,
 } from './job-info.ts';
-export type { InputArtifacts, JobOptions, NeededJob } from './job-input.ts';
+export type {
+  InputArtifacts,
+  InputRepository,
+  JobOptions,
+  NeededJob,
+} from './job-input.ts';
 export { Job, JobFailed, Jobs, type LogOptions } from './jobs.ts';
 export type { ListOptions } from './pages.ts';
 export type {

@@ -177,7 +177,7 @@ async function indexPack(
 /**
  * Returns the bytes that the files will take on disk. They are summed before any file is written, because a push of a
  * few objects can expand to millions of files, if each tree refers to the next tree many times. The sum stops at the
- * limits, so its cost is bounded too.
+ * limits, so its cost is bounded too. The `sha` may be followed by a colon and the path of a folder.
  * @throws CheckoutTooLarge
  */
 export async function measure(options: CheckoutSource & CheckoutLimits): Promise<number> {

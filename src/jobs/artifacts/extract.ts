@@ -1,11 +1,11 @@
 /**
- * Copies artifacts of a job into the folder in which another job will run. Nobody else writes to the folder meanwhile, but it
+ * Copies artifacts of jobs and files of repositories into the folder in which a job will run. Nobody else writes to the folder meanwhile, but it
  * may contain hostile links, because its files come from a repository. So every folder on the way is checked, and files and
  * links are only created, never replaced.
  */
 import { lstat, mkdir, open, symlink } from 'node:fs/promises';
 import { posix } from 'node:path';
-import type { Readable } from 'node:stream';
+import type { Duplex, Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { createGunzip } from 'node:zlib';
 import { extract, type Header } from 'tar-stream';
@@ -15,12 +15,13 @@ import {
   type ArtifactKey,
   archiveKey,
   findMember,
+  linkBytes,
   nameBytes,
   relativeTarget,
   safeName,
 } from './store.ts';
 
-/** Why artifacts cannot be copied, for the user of the job. */
+/** Why files cannot be copied, for the user of the job. */
 export class CannotExtract extends Error {
   override name = 'CannotExtract';
 }
@@ -37,7 +38,7 @@ const PREMATURE_CLOSE = 'ERR_STREAM_PREMATURE_CLOSE';
 /** Disk block size: the minimum that a file takes on most disks. */
 const BLOCK_BYTES = 4096;
 
-/** The folder to which artifacts are copied. Paths are relative to it, with one character for each byte. */
+/** The folder to which files are copied. Paths are relative to it, with one character for each byte. */
 export class InputFolder {
   readonly #dir: Buffer;
   readonly #limits: Limits;
@@ -153,14 +154,42 @@ export async function extractArtifacts(
   folder: InputFolder,
   signal: AbortSignal,
 ): Promise<void> {
-  const [prefix = '', target = ''] = [path, to].map(toBytes);
-  const base = target.replace(/\/$/, '');
   // A single file is read without the archive before it.
   const member = path === '' ? null : await findMember(deps, key, path);
   const stored = await deps.storage.open(archiveKey(key), member ?? undefined);
   if (!stored) throw new CannotExtract('they were deleted');
+  await extractTar(
+    [stored.contents, createGunzip()],
+    { path, to },
+    folder,
+    signal,
+    member !== null,
+  ).catch((error) => {
+    signal.throwIfAborted();
+    // The connection to the storage was cut.
+    if ((error as NodeJS.ErrnoException).code === PREMATURE_CLOSE)
+      throw new StorageUnavailable('the archive ended early', { cause: error });
+    throw error;
+  });
+}
+
+/**
+ * Copies a file or folder of a tar. Links that lead out of `path` are left out.
+ * @param stages the source of the tar, and what converts it
+ * @param isCut the tar ends after a single file
+ * @throws CannotExtract; errors of the stages and the disk; the reason of `signal`
+ */
+export async function extractTar(
+  stages: readonly [Readable, ...Duplex[]],
+  { path, to }: { path: string; to: string },
+  folder: InputFolder,
+  signal: AbortSignal,
+  isCut = false,
+): Promise<void> {
+  const [prefix = '', target = ''] = [path, to].map(toBytes);
+  const base = target.replace(/\/$/, '');
   const entries = extract({ filenameEncoding: 'latin1' } as object);
-  const feeding = pipeline(stored.contents, createGunzip(), entries, { signal });
+  const feeding = pipeline([...stages, entries], { signal });
   // The loop throws the error, because it destroys `entries`.
   feeding.catch(() => {});
   let hasFound = path === '';
@@ -178,20 +207,14 @@ export async function extractArtifacts(
       if (header.type === 'directory') await folder.addFolder(below === '' ? base : place);
       else if (header.type === 'symlink') {
         if (below === '') throw new CannotExtract(`${show(prefix)} is a link; name its target`);
-        const link = relativeTarget(below, header.linkname ?? '');
+        const link = relativeTarget(below, linkBytes(header));
         if (link !== null) await folder.addLink(place, link);
       } else await folder.addFile(place, header, entry as unknown as Readable, signal);
       entry.resume();
-      if (member && below === '') break;
+      if (isCut && below === '') break;
     }
-  } catch (error) {
-    signal.throwIfAborted();
-    // The connection to the storage was cut.
-    if ((error as NodeJS.ErrnoException).code === PREMATURE_CLOSE)
-      throw new StorageUnavailable('the archive ended early', { cause: error });
-    throw error;
   } finally {
-    stored.contents.destroy();
+    stages[0].destroy();
   }
   if (!hasFound) throw new CannotExtract(`${show(prefix)} is not among them`);
 }

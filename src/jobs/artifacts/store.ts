@@ -193,6 +193,14 @@ export function nameBytes({ name, pax }: Header): string {
     : Buffer.from(name, 'utf8').toString('latin1');
 }
 
+/** The target of a link, as `nameBytes`. */
+export function linkBytes({ linkname, pax }: Header): string {
+  return nameBytes({
+    name: linkname ?? '',
+    pax: { path: (pax as { linkpath?: string })?.linkpath },
+  } as Header);
+}
+
 /** @returns the normalized name; null if it is absolute, empty, or leads outside the folder */
 export function safeName(name: string): string | null {
   const path = posix.normalize(name).replace(/^\.\//, '');

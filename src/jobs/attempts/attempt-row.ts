@@ -20,7 +20,7 @@ import type { Runner } from '../../runners/runner.ts';
 import { IS_KEPT } from '../artifacts/kept.ts';
 import { IS_RELEASED } from '../record/failure-hold.ts';
 import type { SecretBox } from '../record/secret-box.ts';
-import type { CheckOutJob } from './checkouts.ts';
+import type { CheckOutJob, ReadInput } from './checkouts.ts';
 
 /** The dependencies of a worker. */
 export type Deps = {
@@ -40,6 +40,7 @@ export type Deps = {
   tokenIssuer: TokenIssuer;
   runner: Runner;
   checkout: CheckOutJob;
+  readInput: ReadInput;
 };
 
 const attemptColumns = {
@@ -82,6 +83,7 @@ const attemptColumns = {
       identity: true,
       outputPath: true,
       inputs: true,
+      repositoryInputs: true,
       volumes: true,
       arrayIndex: true,
       arraySize: true,

@@ -1,8 +1,10 @@
 /** Prepares an attempt on the runner before its start: the checkout with the inputs, the image and the environment. */
 import { mkdir } from 'node:fs/promises';
+import { Readable } from 'node:stream';
 import { AppError } from '../../base/errors.ts';
 import { diskLimits } from '../../base/hardware.ts';
 import { isDatabaseUnavailable } from '../../platform/database/outage.ts';
+import { replacePointersInTar } from '../../repositories/commit-files.ts';
 import type { JobValues } from '../../repositories/secrets/secrets.ts';
 import {
   type AttemptSpec,
@@ -12,7 +14,7 @@ import {
   RunnerUnavailable,
   Unstartable,
 } from '../../runners/runner.ts';
-import { CannotExtract, extractArtifacts, InputFolder } from '../artifacts/extract.ts';
+import { CannotExtract, extractArtifacts, extractTar, InputFolder } from '../artifacts/extract.ts';
 import type { ArtifactKey } from '../artifacts/store.ts';
 import { computeOutputLimits } from '../logs/cap.ts';
 import { holdOnFailure, isHeldOnFailure } from '../record/failure-hold.ts';
@@ -20,6 +22,7 @@ import { readJobCredentials, tokenVariables } from '../record/job-credentials.ts
 import { attemptTimeoutMs } from '../record/limits.ts';
 import { isOver, PHASES } from '../record/state.ts';
 import { type JobInput, readInputs } from '../requests/inputs.ts';
+import { demandReadableInputs, readRepositoryInputs } from '../requests/repository-inputs.ts';
 import { recordVolumeUse } from '../volumes/usage.ts';
 import { readVolumes, toMounts } from '../volumes/volumes.ts';
 import type { Attempt, Deps } from './attempt-row.ts';
@@ -45,6 +48,7 @@ export async function prepare(
   try {
     const files = readJobCredentials(job).idTokens ? await issueIdTokens(deps, id) : {};
     if (files === null) return { outcome: { kind: 'lost' } };
+    await demandReadableInputs(deps, job);
     const spec = buildSpec(deps, attempt, values, files, progress);
     await recordVolumeUse(deps, readVolumes(job));
     return { handle: await runner.prepare(spec, ended) };
@@ -79,7 +83,7 @@ function buildSpec(
 ): AttemptSpec {
   const { repositoryId, commitSha, outputPath, gpu, gpuCount, cpu, memoryGb } = job;
   const source = job.repo === null ? null : { repositoryId, commitSha };
-  const inputs = readInputs(job);
+  const hasInputs = readInputs(job).length + readRepositoryInputs(job).length > 0;
   const checkOut = (
     { repositoryId, commitSha }: NonNullable<typeof source>,
     dir: string,
@@ -128,13 +132,13 @@ function buildSpec(
       }),
     },
     checkout:
-      source || inputs.length > 0
+      source || hasInputs
         ? async (dir, signal) => {
             const bytes = source ? await checkOut(source, dir, signal) : 0;
-            if (inputs.length === 0) return;
+            if (!hasInputs) return;
             if (!source) await mkdir(dir);
             report(PHASES.inputs);
-            await copyInputs(deps, job, { dir, bytes }, signal);
+            await copyInputs(deps, { id, job }, { dir, bytes }, signal);
           }
         : null,
   };
@@ -159,8 +163,8 @@ const MAX_INPUT_ENTRIES = 2 * MAX_OUTPUT_ENTRIES;
  * @throws Unstartable with a reason for the user of the job; transient errors
  */
 async function copyInputs(
-  deps: Pick<Deps, 'db' | 'storage' | 'space' | 'log'>,
-  job: Pick<Attempt['job'], 'id' | 'inputs' | 'namespaceId' | 'diskGb'>,
+  deps: Pick<Deps, 'db' | 'storage' | 'space' | 'log' | 'largeFiles' | 'readInput'>,
+  { id: attemptId, job }: Pick<Attempt, 'id' | 'job'>,
   { dir, bytes }: { dir: string; bytes: number },
   signal: AbortSignal,
 ): Promise<void> {
@@ -169,17 +173,27 @@ async function copyInputs(
     maxBytes: Math.min(limits.maxBytes - bytes, deps.space.room),
     maxEntries: Math.min(limits.maxFiles, MAX_INPUT_ENTRIES),
   });
+  const explain = (what: string) => (error: unknown) => {
+    if (signal.aborted || isDatabaseUnavailable(error) || isTransient(error)) throw error;
+    const isExpected = error instanceof CannotExtract || error instanceof AppError;
+    if (!isExpected) deps.log.error({ err: error, job: job.id }, 'Cannot copy an input');
+    const reason = isExpected ? error.message : 'they cannot be read. See the log of the server.';
+    throw new Unstartable(`${what} could not be copied: ${reason}`);
+  };
   for (const input of readInputs(job)) {
     const key = await findArtifacts(deps, job.namespaceId, input);
     if (!key) continue;
-    await extractArtifacts(deps, key, input, folder, signal).catch((error) => {
-      if (signal.aborted || isDatabaseUnavailable(error) || isTransient(error)) throw error;
-      const isExpected = error instanceof CannotExtract;
-      if (!isExpected) deps.log.error({ err: error, job: job.id }, 'Cannot copy an input');
-      const reason = isExpected ? error.message : 'they cannot be read. See the log of the server.';
-      throw new Unstartable(`The artifacts of ${input.job} could not be copied: ${reason}`);
-    });
+    await extractArtifacts(deps, key, input, folder, signal).catch(
+      explain(`The artifacts of ${input.job}`),
+    );
   }
+  for (const { repo, repositoryId, commitSha, path, to } of readRepositoryInputs(job))
+    await deps
+      .readInput({ attemptId, repositoryId, commitSha, path, signal, ...limits }, (tar) => {
+        const files = Readable.from(replacePointersInTar(deps, repositoryId, tar));
+        return extractTar([files], { path, to }, folder, signal);
+      })
+      .catch(explain(`The files of ${repo}`));
 }
 
 /**

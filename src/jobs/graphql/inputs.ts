@@ -1,10 +1,12 @@
-/** GraphQL types of the artifacts that become files of another job. */
+/** GraphQL types of artifacts and of files of repositories that become files of a job. */
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { builder } from '../../platform/schema/builder.ts';
 import { selectOf } from '../../platform/schema/select.ts';
+import { findRepositoryById } from '../../repositories/repositories.ts';
 import { findArray } from '../requests/arrays.ts';
 import type { JobInput } from '../requests/inputs.ts';
 import { findJob } from '../requests/jobs.ts';
+import type { RepositoryInput } from '../requests/repository-inputs.ts';
 import { JobArray } from './dependencies.ts';
 
 export const JobInputArtifacts = builder.objectRef<JobInput>('JobInputArtifacts').implement({
@@ -39,17 +41,58 @@ export const JobInputArtifacts = builder.objectRef<JobInput>('JobInputArtifacts'
   }),
 });
 
-export const JobArtifactsInput = builder.inputType('JobArtifactsInput', {
-  description: 'Artifacts of a job that become files of another job.',
+export const JobInputRepository = builder
+  .objectRef<RepositoryInput>('JobInputRepository')
+  .implement({
+    description: 'Files of a repository that are files of a job.',
+    fields: (t) => ({
+      repo: t.exposeString('repo', {
+        description: 'The repository as it was requested: `namespace/name`.',
+      }),
+      repository: t.prismaField({
+        type: 'Repository',
+        nullable: true,
+        description: 'This repository; null if it was deleted or the viewer may not see it.',
+        resolve: (query, { repositoryId }, _args, { services, viewer }) =>
+          findRepositoryById(
+            services,
+            viewer,
+            repositoryId,
+            selectOf<Prisma.RepositorySelect>(query),
+          ) as never,
+      }),
+      ref: t.exposeString('ref', { description: 'The branch, tag or commit id.' }),
+      commitSha: t.exposeString('commitSha', {
+        description: 'The commit to which it pointed when the job was created.',
+      }),
+      path: t.exposeString('path', {
+        description: 'The file or folder in the repository; empty for all.',
+      }),
+      to: t.exposeString('to', {
+        description: 'Where it is put in the working directory; empty for the directory itself.',
+      }),
+    }),
+  });
+
+export const JobFilesInput = builder.inputType('JobFilesInput', {
+  description:
+    'Files of a job: artifacts of another job, or files of a repository. Either `job` or `repo` must be given.',
   fields: (t) => ({
     job: t.string({
-      required: true,
       description:
         'The name of a job of the same namespace, or of an array: then each of its jobs that has artifacts gets a folder, named by the values of the matrix (`seed=1,lr=0.1`) or the index. If it has not ended, the new job waits until it has succeeded, unless `needs` says otherwise.',
     }),
+    repo: t.string({
+      description:
+        'A repository, `namespace/name`, which the creator of the job can read. This is checked again when an attempt starts.',
+    }),
+    ref: t.string({
+      description:
+        'A branch, a tag or a full commit id of `repo`; by default the default branch. The job and its reruns have the commit that it names when the job is created.',
+    }),
     path: t.string({
       description:
-        'A file or folder among its artifacts, without its `outputPath`. By default all.',
+        'A file or folder among the artifacts, without their `outputPath`, or in the repository. By default all.',
     }),
     to: t.string({
       description:

@@ -35,13 +35,14 @@ import { getArray } from '../requests/arrays.ts';
 import { foldInputs, readInputs } from '../requests/inputs.ts';
 import * as jobs from '../requests/jobs.ts';
 import * as lists from '../requests/lists.ts';
+import { readRepositoryInputs } from '../requests/repository-inputs.ts';
 import { canOpenShell, shellColumns } from '../shells/access.ts';
 import { readVolumes } from '../volumes/volumes.ts';
 import { AttemptConnection } from './attempts.ts';
 import { foldNeeds, JobArray, JobConcurrency, JobMatrixValue, JobNeed } from './dependencies.ts';
 import { Gpu, JobSort, JobStatus, Region, ShellAccess } from './enums.ts';
 import { JobFilter, JobLabel } from './filters.ts';
-import { JobInputArtifacts } from './inputs.ts';
+import { JobInputArtifacts, JobInputRepository } from './inputs.ts';
 import { IdToken, JobPermissions } from './job-credentials.ts';
 import { JobLogs } from './logs.ts';
 import { JobAnalytics, JobArtifacts, JobUsageSample } from './outputs.ts';
@@ -185,6 +186,12 @@ export const Job = builder.prismaNode('Job', {
       description: 'Artifacts of other jobs that are copied into the working directory.',
       select: { inputs: true },
       resolve: (job) => foldInputs(readInputs(job)),
+    }),
+    repositoryInputs: t.field({
+      type: [JobInputRepository],
+      description: 'Files of repositories that are copied into the working directory.',
+      select: { repositoryInputs: true },
+      resolve: (job) => readRepositoryInputs(job),
     }),
     volumes: t.field({
       type: [JobVolumeMount],

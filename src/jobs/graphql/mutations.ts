@@ -12,7 +12,7 @@ import { VOLUME_RULES } from '../volumes/volumes.ts';
 import { JobArrayInput, JobConcurrencyInput, JobNeedInput } from './dependencies.ts';
 import { Gpu, Region, ShellAccess } from './enums.ts';
 import { JobLabelInput } from './filters.ts';
-import { JobArtifactsInput } from './inputs.ts';
+import { JobFilesInput } from './inputs.ts';
 import { IdTokenInput, JobPermissionsInput } from './job-credentials.ts';
 import { Job } from './jobs.ts';
 import { VolumeMountInput } from './volumes.ts';
@@ -149,8 +149,8 @@ const CreateJobInput = builder.inputType('CreateJobInput', {
         'A group of which one job runs at a time, such as the deployments of a branch. The jobs of an array take it together.',
     }),
     inputs: t.field({
-      type: [JobArtifactsInput],
-      description: `Artifacts of other jobs that are copied into the working directory before the command starts, up to ${REQUEST_RULES.inputs.maxEntries}. A file that exists is never replaced: the job fails instead.`,
+      type: [JobFilesInput],
+      description: `Artifacts of other jobs and files of repositories that are copied into the working directory before the command starts, up to ${REQUEST_RULES.inputs.maxEntries}, of which up to ${REQUEST_RULES.inputs.maxRepositories} repositories. A file that exists is never replaced: the job fails instead.`,
     }),
     volumes: t.field({
       type: [VolumeMountInput],

@@ -505,7 +505,7 @@ export const PHASES = {
   waiting: 'waiting for capacity',
   preparing: 'preparing',
   cloning: 'cloning the repository',
-  inputs: 'copying artifacts of other jobs',
+  inputs: 'copying inputs',
   away: 'waiting for the container engine, which does not answer',
   running: 'running',
   storing: 'storing artifacts',

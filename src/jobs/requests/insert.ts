@@ -45,6 +45,7 @@ type JobData = Omit<
   | 'nextSeq'
   | 'env'
   | 'inputs'
+  | 'repositoryInputs'
   | 'volumes'
   | 'identity'
   | 'matrixValues'
@@ -53,6 +54,7 @@ type JobData = Omit<
 > & {
   env: Prisma.InputJsonObject;
   inputs: string;
+  repositoryInputs: string;
   volumes: string;
   identity: JobCredentials | null;
   /** As JSON, because the driver would write a list as an array of PostgreSQL. */

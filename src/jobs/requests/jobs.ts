@@ -67,6 +67,7 @@ import { resolveVolumes } from '../volumes/volumes.ts';
 import { type JobInput, listInputNeeds, resolveInputs } from './inputs.ts';
 import { insertAndRead, insertJobs, isOneStatement, type PreparedJob } from './insert.ts';
 import { arrayJobName, type Need, resolveNeeds } from './needs.ts';
+import { type RepositoryInput, resolveRepositoryInputs } from './repository-inputs.ts';
 import {
   type CreateInput,
   checkRequest,
@@ -104,7 +105,7 @@ export type AccessRow = Row<typeof accessColumns>;
 /**
  * @returns the job; `env`, whose values are never shown again; and a function that reads the warnings
  * @throws AppError 400, 401, 403 (permission, also for a secret, or quota), 404 (namespace, repository, branch, snapshot,
- *   job of an input), 409, 422
+ *   job or repository of an input), 409, 422
  */
 export async function createJob<S extends Select>(
   services: {
@@ -163,15 +164,17 @@ export async function planJob(
           : await resolveSnapshot(services, viewer, { repo, snapshot });
   const size = request.array?.size ?? 1;
   const inputs = await resolveInputs(services, viewer, namespace.id, request.inputs, { size });
+  const [repositoryInputs = []] = await resolveRepositoryInputs(services, viewer, [request]);
   const needs = await resolveNeeds(services, viewer, namespace.id, { needs: request.needs, size });
   needs.push(...(await listInputNeeds(services, inputs, needs)));
-  return { namespace, request: { ...request, inputs, needs }, source };
+  return { namespace, request: { ...request, inputs, repositoryInputs, needs }, source };
 }
 
 export type NewJob = {
   namespace: { id: string; name: string; plan: Plan };
-  request: Omit<ReturnType<typeof checkRequest>, 'inputs' | 'needs'> & {
+  request: Omit<ReturnType<typeof checkRequest>, 'inputs' | 'repositoryInputs' | 'needs'> & {
     inputs: readonly JobInput[];
+    repositoryInputs: readonly RepositoryInput[];
     needs: readonly Need[];
   };
   /** Null without a repository. */
@@ -282,6 +285,7 @@ export async function prepareJob(
     credentials,
     labels,
     inputs,
+    repositoryInputs,
     volumes,
     needs: _,
     array,
@@ -314,6 +318,7 @@ export async function prepareJob(
     env,
     // The driver would write a list as an array of PostgreSQL.
     inputs: JSON.stringify(inputs),
+    repositoryInputs: JSON.stringify(repositoryInputs),
     volumes: JSON.stringify(resolveVolumes(services.config.volumes, namespace.name, volumes)),
     commandFromRef,
     identity: toJobCredentials(credentials, services.urls.base),

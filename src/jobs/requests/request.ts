@@ -38,21 +38,28 @@ import { checkDependencies, type DependencyInput } from './needs.ts';
 /** An environment variable. */
 export type NamedValue = { name: string; value: string };
 
-/** Artifacts of another job that a job finds in its working directory. */
-type InputRequest = {
-  /** The name of a job of the same namespace. */
-  job: string;
-  /** A file or folder among its artifacts; null: all. */
-  path?: string | null;
+/** Files that a job finds in its working directory: artifacts of another job, or files of a repository. */
+export type InputRequest = {
+  /** The name of a job of the same namespace; this or `repo`. */
+  job?: string | null | undefined;
+  /** `namespace/name`. */
+  repo?: string | null | undefined;
+  /** A branch, a tag or a commit id of `repo`; null: the default branch. */
+  ref?: string | null | undefined;
+  /** A file or folder among the artifacts, or of the repository; null: all. */
+  path?: string | null | undefined;
   /**
    * Where it is put in the working directory; null: the working directory itself. A single file is put into this folder if it
    * ends with a slash, otherwise this is the new path of the file.
    */
-  to?: string | null;
+  to?: string | null | undefined;
 };
 
-/** A checked `InputRequest`. Empty paths are the roots. */
+/** A checked `InputRequest` of artifacts. Empty paths are the roots. */
 export type InputPaths = { job: string; path: string; to: string };
+
+/** A checked `InputRequest` of a repository. */
+export type RepositoryInputPaths = { repo: string; ref: string | null; path: string; to: string };
 
 export type CreateInput = {
   namespace: string;
@@ -100,7 +107,7 @@ export const REQUEST_RULES = {
   image: { maxBytes: 512, pattern: /^[\w][\w.:/@+-]*$/ },
   branchBytes: 255,
   outputPathBytes: 1_024,
-  inputs: { maxEntries: 20, pathBytes: 1_024 },
+  inputs: { maxEntries: 20, maxRepositories: 16, pathBytes: 1_024 },
   variables: {
     pattern: /^[A-Za-z_][A-Za-z0-9_]*$/,
     /** bubblewrap reads at most 9000 options, and each variable takes three. */
@@ -180,7 +187,7 @@ export function checkRequest(input: CreateInput, offer: Catalogue) {
       ...secretNames,
     ]),
     labels: checkLabels(input.labels ?? []),
-    inputs: checkInputs(input.inputs ?? []),
+    ...checkInputs(input.inputs ?? []),
     volumes: checkVolumes(input.volumes ?? []),
     ...checkDependencies(input, { name, command, env, secrets }),
   };
@@ -241,17 +248,37 @@ function checkOutputPath(path: string): void {
   if (path.split('/').includes('..')) throw invalid('outputPath', 'must not contain ".."');
 }
 
-function checkInputs(inputs: readonly InputRequest[]): InputPaths[] {
-  const { maxEntries } = REQUEST_RULES.inputs;
-  if (inputs.length > maxEntries)
+/** @throws AppError 400 naming the field `inputs` */
+export function checkInputs(requests: readonly InputRequest[]): {
+  inputs: InputPaths[];
+  repositoryInputs: RepositoryInputPaths[];
+} {
+  const { maxEntries, maxRepositories } = REQUEST_RULES.inputs;
+  if (requests.length > maxEntries)
     throw invalid('inputs', `must not have more than ${maxEntries} entries`);
-  return inputs.map(({ job, path, to }) => {
-    checkJobName('inputs', job);
-    const target = checkInputPath('to', to);
-    if (entersGitFolder(target)) throw invalid('inputs', 'to must not be inside .git');
-    // Folders and files among artifacts are found without a slash at the end.
-    return { job, path: checkInputPath('path', path).replace(/\/$/, ''), to: target };
-  });
+  const inputs: InputPaths[] = [];
+  const repositoryInputs: RepositoryInputPaths[] = [];
+  for (const { job, repo, ref, path: from, to: target } of requests) {
+    const to = checkInputPath('to', target);
+    if (entersGitFolder(to)) throw invalid('inputs', 'to must not be inside .git');
+    // Files and folders are found without a slash at the end.
+    const path = checkInputPath('path', from).replace(/\/$/, '');
+    if ((job == null) === (repo == null))
+      throw invalid('inputs', 'each must have either job or repo');
+    if (ref != null && repo == null) throw invalid('inputs', 'ref can only be given with repo');
+    if (job != null) {
+      checkJobName('inputs', job);
+      inputs.push({ job, path, to });
+    }
+    if (repo != null) {
+      checkText('inputs', repo, REQUEST_RULES.repoBytes);
+      checkText('inputs', ref ?? '', REQUEST_RULES.branchBytes);
+      repositoryInputs.push({ repo, ref: ref || null, path, to });
+    }
+  }
+  if (repositoryInputs.length > maxRepositories)
+    throw invalid('inputs', `must not have more than ${maxRepositories} repositories`);
+  return { inputs, repositoryInputs };
 }
 
 /** Normalizes a relative path. The root becomes the empty path. */

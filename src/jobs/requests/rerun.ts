@@ -29,6 +29,7 @@ import { demandInputs, readInputs } from './inputs.ts';
 import { findNextName } from './job-check.ts';
 import { findNamespace, insertJob, type JobKey, jobNotFound } from './jobs.ts';
 import type { Need } from './needs.ts';
+import { demandRepositoryInputs, readRepositoryInputs } from './repository-inputs.ts';
 import { checkJobName, checkRequest, isJobName, type NamedValue } from './request.ts';
 
 type RerunInput = JobKey & {
@@ -85,6 +86,7 @@ const settingsColumns = {
   retries: true,
   outputPath: true,
   inputs: true,
+  repositoryInputs: true,
   volumes: true,
   arrayIndex: true,
   arraySize: true,
@@ -100,7 +102,7 @@ const settingsColumns = {
 type Settings = Prisma.JobGetPayload<{ select: typeof settingsColumns }>;
 
 /**
- * @throws AppError 400, 401, 403 (permission or quota), 404 (job, repository, branch), 409 if `newName` is taken, the commit
+ * @throws AppError 400, 401, 403 (permission or quota), 404 (job, repository, also of an input, branch), 409 if `newName` is taken, the commit
  *   no longer exists, the secrets cannot be decrypted, or the artifacts of an input were deleted
  */
 export async function rerunJob<S extends Select>(
@@ -129,6 +131,8 @@ export async function rerunJob<S extends Select>(
   const source = await resolveSource(services, viewer, job, newest);
   const inputs = readInputs(job);
   await demandInputs(services, viewer, namespace.id, inputs);
+  const repositoryInputs = readRepositoryInputs(job);
+  await demandRepositoryInputs(services, viewer, repositoryInputs);
   const needs = await findOpenNeeds(services, job);
   const { permissions, idTokens } = readJobCredentials(job);
   const { arrayIndex, arraySize, concurrencyGroup: group, onConflict } = job;
@@ -149,7 +153,8 @@ export async function rerunJob<S extends Select>(
   const offer = await readOffer(services, job.gpu, namespace.id);
   for (let tries = 1; ; tries++) {
     const name = newName ?? (await nextName(services, namespace.id, job));
-    const request = { ...checkRequest({ ...settings, name }, offer), inputs, needs };
+    const checked = checkRequest({ ...settings, name }, offer);
+    const request = { ...checked, inputs, repositoryInputs, needs };
     const arrayPlace = { arrayIndex, arraySize };
     const matrixValues = readMatrixValues(job);
     const newJob = { namespace, request, source, rerunOfId: job.id, arrayPlace, matrixValues };

@@ -11,7 +11,16 @@ import type { MatrixValue } from '../record/matrix-values.ts';
 import type { SecretBox } from '../record/secret-box.ts';
 import { resolveInputs, type Siblings } from './inputs.ts';
 import { insertJobs, type JobToInsert, prepareJob } from './jobs.ts';
+import type { RepositoryInput } from './repository-inputs.ts';
 import type { checkRequest } from './request.ts';
+
+export {
+  demandRepositoryInputs,
+  type RepositoryInput,
+  readRepositoryInputs,
+  resolveRepositoryInputs,
+} from './repository-inputs.ts';
+export { checkInputs, type InputRequest } from './request.ts';
 
 type Deps = { db: Db; pool: pg.Pool; config: Config; secretBox: SecretBox; urls: Urls };
 
@@ -19,6 +28,8 @@ type RunJob = {
   /** The name in the file of the run. */
   key: string;
   request: ReturnType<typeof checkRequest>;
+  /** Those of the request, with their commits. */
+  repositoryInputs: readonly RepositoryInput[];
   /** Positions of earlier jobs of the list. */
   needs: readonly { job: number; when: NeedCondition }[];
   /** The name of the array of its matrix, and the values of its combination; null without a matrix. */
@@ -48,12 +59,12 @@ export async function insertRunJobs(
 ): Promise<void> {
   const siblings = listSiblings(jobs);
   const prepared: JobToInsert[] = [];
-  for (const { key, request, needs, matrix, maxParallel } of jobs) {
+  for (const { key, request, repositoryInputs, needs, matrix, maxParallel } of jobs) {
     const { inputs: named } = request;
     const inputs = await resolveInputs({ db: tx }, creator, namespace.id, named, { siblings });
     const job = await prepareJob(services, creator, {
       namespace,
-      request: { ...request, inputs, needs: [] },
+      request: { ...request, inputs, repositoryInputs, needs: [] },
       source,
       runId,
       matrixValues: matrix?.values ?? [],

@@ -14,7 +14,11 @@ import { PLAN_LIMITS } from '../../../src/base/config/plans.ts';
 import { busy } from '../../../src/base/errors.ts';
 import { chooseOwner } from '../../../src/cluster/placement.ts';
 import { sign } from '../../../src/cluster/signature.ts';
-import { type CheckOutJob, createRemoteCheckout } from '../../../src/jobs/attempts/checkouts.ts';
+import {
+  type CheckOutJob,
+  createRemoteCheckout,
+  createRemoteInputReader,
+} from '../../../src/jobs/attempts/checkouts.ts';
 import { startWorker } from '../../../src/jobs/attempts/worker.ts';
 import { claimJobs } from '../../../src/jobs/queue/claim.ts';
 import { LOCAL_MACHINE } from '../../../src/runners/runner.ts';
@@ -52,6 +56,12 @@ test('a worker without repositories runs the jobs of a server without a worker',
     'a.txt': 'first\n',
     'sub/large.bin': Buffer.alloc(3_000_000, 'loam'),
   });
+  await withCode(client, 'data', { 'sub/b.txt': 'second\n' });
+  await run(client, 'reads', 'cat in/*', {
+    inputs: [{ repo: 'admin/data', path: 'sub', to: 'in' }],
+  });
+  await until(client, 'admin', 'reads', 'SUCCEEDED');
+  expect(await lines(client, 'admin', 'reads')).toEqual(['second']);
   const command = `cat a.txt; wc -c < sub/large.bin; git rev-parse HEAD; git log --oneline | wc -l
     git status --porcelain; echo "$KEY"; echo ::progress::half; mkdir out; echo kept > out/kept.txt`;
   await run(client, 'whole', command, {
@@ -310,7 +320,8 @@ test('a job waits for an available owner of its repository, and fails after the 
     if (asked.filter((id) => id === input.attemptId).length < 12) throw busy('Too much');
     return 0;
   };
-  const deps = { ...services, db, config, runner: fakeRunner(), checkout };
+  const readInput = createRemoteInputReader(services);
+  const deps = { ...services, db, config, runner: fakeRunner(), checkout, readInput };
   await using _ = await startWorker(deps, { pauses: { firstMs: 5, longestMs: 20 } });
   const hasBecome = (name: string, row: object) =>
     eventually(async () => expect(await db.job.findFirst({ where: { name } })).toMatchObject(row));

@@ -114,12 +114,17 @@ export function JobSettings({ job }: { job: JobData }) {
           </Setting>
         )}
         <Dependencies job={job} />
-        {job.inputs.length > 0 && (
+        {job.inputs.length + job.repositoryInputs.length > 0 && (
           <Setting name="Inputs">
             <ul>
               {job.inputs.map((input) => (
                 <li key={`${input.jobName} ${input.path} ${input.to}`}>
                   <InputArtifacts namespace={job.namespace} {...input} />
+                </li>
+              ))}
+              {job.repositoryInputs.map((input) => (
+                <li key={`${input.repo} ${input.path} ${input.to}`}>
+                  <InputRepository {...input} />
                 </li>
               ))}
             </ul>
@@ -220,6 +225,46 @@ function InputArtifacts({
       ) : (
         jobName
       )}
+      <InputPaths path={path} to={to} />
+    </>
+  );
+}
+
+/** Files of a repository, and where they are in the working directory. */
+function InputRepository({
+  repo,
+  ref,
+  commitSha,
+  path,
+  to,
+  repository,
+}: JobData['repositoryInputs'][number]) {
+  return (
+    <>
+      {repository ? (
+        <Link
+          to="/$namespace/$repository/commit/$sha"
+          params={{
+            namespace: repository.namespace,
+            repository: repository.name,
+            sha: commitSha,
+          }}
+          className="link"
+        >
+          {repo}
+        </Link>
+      ) : (
+        repo
+      )}
+      {ref !== commitSha && ` @ ${ref}`} <code>{shortSha(commitSha)}</code>
+      <InputPaths path={path} to={to} />
+    </>
+  );
+}
+
+function InputPaths({ path, to }: { path: string; to: string }) {
+  return (
+    <>
       {path && (
         <>
           {': '}

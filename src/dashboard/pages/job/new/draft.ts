@@ -24,7 +24,7 @@ export type Draft = {
   holdOnFailureMinutes: string;
   shellAccess: NonNullable<Input['shellAccess']>;
   outputPath: string;
-  /** Lines of `job:path:to`. */
+  /** Lines of `job:path:to` or `namespace/name@ref:path=to`. */
   inputs: string;
   /** Lines of `name:to`, with `:ro` or `:rw` at the end. */
   volumes: string;
@@ -102,9 +102,10 @@ export function draftFromJob({ job, namespace }: RerunData): Partial<Draft> {
     holdOnFailureMinutes: String(job.holdOnFailureMinutes),
     shellAccess: job.shellAccess,
     outputPath: job.outputPath ?? '',
-    inputs: job.inputs
-      .map(({ jobName, path, to }) => [jobName, path, to].join(':').replace(/:+$/, ''))
-      .join('\n'),
+    inputs: [
+      ...job.inputs.map(({ jobName, path, to }) => formatInput({ job: jobName, path, to })),
+      ...job.repositoryInputs.map(formatInput),
+    ].join('\n'),
     volumes: job.volumes
       .map(({ name, to, readOnly }) => `${name}:${to}:${readOnly ? 'ro' : 'rw'}`)
       .join('\n'),
@@ -189,8 +190,8 @@ export function validateDraft(draft: Draft, options: JobOptions): Problems {
   }
   if (/(^|\/)\.\.(\/|$)/.test(draft.outputPath))
     problems.outputPath = 'No part of the path may be ..';
-  if (parseInputs(draft.inputs).some(({ job, more }) => !job || more.length > 0))
-    problems.inputs = 'Each line must be job:path:to';
+  if (parseInputs(draft.inputs).includes(null))
+    problems.inputs = 'Each line must be job:path:to or namespace/name@ref:path=to';
   if (parseVolumes(draft.volumes).includes(null))
     problems.volumes = 'Each line must be name:folder, with :ro or :rw at the end if wanted';
   for (const field of ['env', 'secrets'] as const) {
@@ -233,7 +234,7 @@ export function toCreateInput(draft: Draft): Input {
     ...(draft.shellAccess === 'NONE' && { shellAccess: draft.shellAccess }),
     ...(draft.outputPath && { outputPath: draft.outputPath }),
     ...(draft.inputs.trim() && {
-      inputs: parseInputs(draft.inputs).map(({ job, path, to }) => ({ job, path, to })),
+      inputs: parseInputs(draft.inputs).flatMap((input) => input ?? []),
     }),
     ...(draft.volumes.trim() && {
       volumes: parseVolumes(draft.volumes).flatMap((volume) => volume ?? []),
@@ -279,15 +280,29 @@ export function pricePerHour(draft: Draft, options: JobOptions): number {
   return gpus + cpus + memory + Number(draft.diskGb) * Number(options.diskGbPricePerHour);
 }
 
-/** Parses lines of `job`, `job:path` or `job:path:to`. */
-function parseInputs(text: string) {
-  return text
-    .split('\n')
-    .filter((line) => line.trim())
-    .map((line) => {
-      const [job = '', path = '', to = '', ...more] = line.trim().split(':');
-      return { job, path, to, more };
-    });
+type FilesInput = NonNullable<Input['inputs']>[number];
+
+/** As the lines of the draft, and as `loam run --input` takes it. */
+export function formatInput({ job, repo, ref, path, to }: FilesInput): string {
+  if (repo) return `${repo}${ref ? `@${ref}` : ''}${path ? `:${path}` : ''}${to ? `=${to}` : ''}`;
+  return [job, path, to].join(':').replace(/:+$/, '');
+}
+
+/**
+ * Parses lines of `job`, `job:path` or `job:path:to`, or of `namespace/name`, `@ref`, `:path` and `=to`; null for any other line. A
+ * slash in the name says that it is a repository.
+ */
+function parseInputs(text: string): (FilesInput | null)[] {
+  const lines = text.split('\n').filter((line) => line.trim());
+  return lines.map((line) => {
+    if (/^[^:=@]*\//.test(line.trim())) {
+      const pattern = /^([^/:=@]+\/[^/:=@]+)(?:@([^:=]+))?(?::([^=]*))?(?:=(.*))?$/;
+      const [, repo, ref, path, to] = pattern.exec(line.trim()) ?? [];
+      return repo ? { repo, ...(ref && { ref }), path: path ?? '', to: to ?? '' } : null;
+    }
+    const [job = '', path = '', to = '', ...more] = line.trim().split(':');
+    return job && more.length === 0 ? { job, path, to } : null;
+  });
 }
 
 /** Parses lines of `name=value`; null for a line that is not a pair. */

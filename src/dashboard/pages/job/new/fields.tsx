@@ -188,7 +188,7 @@ export function AdvancedFields({ draft, options, problems, set }: FieldsProps) {
       <Field
         label="Inputs"
         problem={problems.inputs}
-        hint="Artifacts of other jobs. One per line: job:path:to, such as train:model:in/"
+        hint="Artifacts of other jobs or files of repositories. One per line: job:path:to, such as train:model:in/, or ada/dataset@v2:train/=data/"
       >
         <TextArea
           rows={2}

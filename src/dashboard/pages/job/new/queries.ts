@@ -66,6 +66,7 @@ export const RerunQuery = graphql(`
       shellAccess
       outputPath
       inputs { jobName path to }
+      repositoryInputs { repo ref path to }
       volumes { name to readOnly }
       environmentNames
       secretNames

@@ -1,6 +1,6 @@
 /** The draft of a new job as a `loam` command, and as a request for curl or GraphQL. */
 import { formatCurl, joinCommand, quoteForShell } from '../../../ui/shell.ts';
-import type { Input } from './draft.ts';
+import { formatInput, type Input } from './draft.ts';
 import type { JobOptions } from './queries.ts';
 
 /** Options that equal the server's defaults are left out. Values of secrets are not shown. */
@@ -29,8 +29,7 @@ export function formatLoamRun(input: Input, options: JobOptions): string {
   if (input.region && input.region !== options.defaultRegion)
     add('region', restName(input.region).toLowerCase());
   if (input.outputPath) add('output', input.outputPath);
-  for (const { job, path, to } of input.inputs ?? [])
-    add('input', [job, path, to].join(':').replace(/:+$/, ''));
+  for (const one of input.inputs ?? []) add('input', formatInput(one));
   for (const { name, to, readOnly } of input.volumes ?? [])
     add('volume', `${name}:${to}${readOnly == null ? '' : readOnly ? ':ro' : ':rw'}`);
   for (const { name, value } of input.env ?? []) add('env', `${name}=${value}`);

@@ -1,0 +1,2 @@
+-- AlterTable
+ALTER TABLE "jobs" ADD COLUMN     "repository_inputs" JSONB NOT NULL DEFAULT '[]';

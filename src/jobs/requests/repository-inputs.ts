@@ -1,0 +1,157 @@
+/**
+ * Inputs of a job from repositories: files of a commit that are copied into its working directory before each attempt. The commit
+ * is chosen when the job is created, and a rerun keeps it. The creator must be able to read the repository then, and again when
+ * an attempt starts.
+ */
+import { posix } from 'node:path';
+import type pg from 'pg';
+import { AppError, invalid } from '../../base/errors.ts';
+import { readUserRights } from '../../identity/authenticate.ts';
+import type { Viewer } from '../../identity/permissions.ts';
+import type { Db } from '../../platform/database/client.ts';
+import { locateFiles } from '../../repositories/commit-files.ts';
+import {
+  accessColumns,
+  findCommitSource,
+  getRepository,
+  isVisible,
+  parseFullName,
+  type RepositoryReadDeps,
+} from '../../repositories/repositories.ts';
+import { Unstartable } from '../../runners/runner.ts';
+import type { InputPaths, RepositoryInputPaths } from './request.ts';
+
+/** As stored with the job. `repo` is the name as it was requested, and may be that of another repository now. */
+export type RepositoryInput = RepositoryInputPaths & {
+  repositoryId: string;
+  ref: string;
+  commitSha: string;
+};
+
+export function readRepositoryInputs({
+  repositoryInputs,
+}: {
+  repositoryInputs: unknown;
+}): RepositoryInput[] {
+  return repositoryInputs as RepositoryInput[];
+}
+
+/** The inputs of one request, of which there are several in a run. */
+type Requested = {
+  repositoryInputs: readonly RepositoryInputPaths[];
+  inputs: readonly InputPaths[];
+};
+
+/**
+ * Finds the commits of repository inputs, each of them once.
+ * @returns the inputs of each request
+ * @throws AppError 400, 404 naming the field `inputs`, 401
+ */
+export async function resolveRepositoryInputs(
+  services: RepositoryReadDeps,
+  viewer: Viewer,
+  requests: readonly Requested[],
+): Promise<RepositoryInput[][]> {
+  const found = new Map<string, Promise<ResolvedInput>>();
+  const resolved: RepositoryInput[][] = [];
+  for (const { repositoryInputs, inputs } of requests) {
+    const places = new Set(inputs.map(({ to }) => to.replace(/\/$/, '')));
+    const ofRequest: RepositoryInput[] = [];
+    for (const { to, ...source } of repositoryInputs) {
+      const key = JSON.stringify(source);
+      const { isFile, ...one } = await found.getOrInsertComputed(key, () =>
+        resolveOne(services, viewer, source),
+      );
+      const isInFolder = isFile && (to === '' || to.endsWith('/'));
+      const place = isInFolder ? `${to}${posix.basename(one.path)}` : to.replace(/\/$/, '');
+      if (places.has(place))
+        throw invalid(
+          'inputs',
+          `two of them have the same place: ${place || 'the working directory'}`,
+        );
+      places.add(place);
+      ofRequest.push({ ...one, to });
+    }
+    resolved.push(ofRequest);
+  }
+  return resolved;
+}
+
+type Source = Omit<RepositoryInputPaths, 'to'>;
+type ResolvedInput = Omit<RepositoryInput, 'to'> & { isFile: boolean };
+
+async function resolveOne(
+  services: RepositoryReadDeps,
+  viewer: Viewer,
+  { repo, ref, path }: Source,
+): Promise<ResolvedInput> {
+  const missing = (what: string) =>
+    new AppError('not_found', `inputs: there is no ${what}`, { field: 'inputs' });
+  const key = parseFullName('inputs', repo);
+  const { id, defaultBranch } = await getRepository(services, viewer, key, {}).catch((error) => {
+    throw isNotFound(error) ? missing(`repository ${repo}`) : error;
+  });
+  const found = await locateFiles(services, id, { defaultBranch, ref, path }).catch((error) => {
+    throw isNotFound(error) ? missing(`repository ${repo}`) : error;
+  });
+  if (!found && ref === null) throw invalid('inputs', `the repository ${repo} has no commits`);
+  if (!found) throw missing(`branch, tag or commit ${ref} in ${repo}`);
+  if (found.type !== 'tree' && found.type !== 'blob')
+    throw missing(`file or folder ${path} in ${repo} at ${found.ref}`);
+  const { commitSha } = found;
+  return { repositoryId: id, repo, ref: found.ref, path, commitSha, isFile: found.type === 'blob' };
+}
+
+function isNotFound(error: unknown): boolean {
+  return error instanceof AppError && error.code === 'not_found';
+}
+
+/**
+ * Checks that the viewer may run a job again with the commits of another job.
+ * @throws AppError 404, 409 naming the field `inputs`
+ */
+export async function demandRepositoryInputs(
+  services: RepositoryReadDeps,
+  viewer: Viewer,
+  inputs: readonly RepositoryInput[],
+): Promise<void> {
+  for (const { repo, repositoryId, commitSha } of inputs) {
+    const { isThere } = await findCommitSource(services, viewer, { repositoryId, commitSha }).catch(
+      (error) => {
+        if (!isNotFound(error)) throw error;
+        const message = `inputs: the repository ${repo} was deleted, or you may not read it`;
+        throw new AppError('not_found', message, { field: 'inputs' });
+      },
+    );
+    if (!isThere)
+      throw new AppError('conflict', `inputs: the commit ${commitSha} is no longer in ${repo}`, {
+        field: 'inputs',
+      });
+  }
+}
+
+/**
+ * Checks that the creator of a job may still read its repository inputs.
+ * @throws Unstartable
+ */
+export async function demandReadableInputs(
+  { db, pool }: { db: Db; pool: pg.Pool },
+  job: { createdById: string | null; repositoryInputs: unknown },
+): Promise<void> {
+  const inputs = readRepositoryInputs(job);
+  if (inputs.length === 0) return;
+  const creator = job.createdById && (await readUserRights(pool, job.createdById));
+  const rows = await db.repository.findMany({
+    where: { id: { in: inputs.map(({ repositoryId }) => repositoryId) } },
+    select: accessColumns,
+  });
+  const byId = new Map(rows.map((row) => [row.id, row]));
+  for (const { repo, repositoryId } of inputs) {
+    const row = byId.get(repositoryId);
+    if (!row) throw new Unstartable(`The repository ${repo} is an input, and was deleted`);
+    if (!creator || !isVisible(creator, row))
+      throw new Unstartable(
+        `The repository ${repo} is an input, and the creator of the job may not read it any more`,
+      );
+  }
+}
