@@ -1,4 +1,4 @@
--- Version 1
+-- Version 2
 --
 -- Functions and triggers: SQL that keeps a fact true whoever changes the rows. Above each stands what it keeps true and
 -- who relies on it.
@@ -37,7 +37,7 @@ AS $$
 $$;
 
 -- ---------------------------------------------------------------------------------------------------------------------
--- namespaces.storage_bytes is the sum of what the namespace keeps: repositories with their large files, artifacts of jobs,
+-- namespaces.storage_bytes is the sum of what the namespace keeps: repositories with their large files and caches, artifacts of jobs,
 -- kept artifacts, and logs. Quotas read this one row (`src/platform/limits/quotas.ts`).
 
 CREATE OR REPLACE FUNCTION count_storage(namespace text, bytes bigint)
@@ -57,16 +57,17 @@ LANGUAGE plpgsql
 AS $$
 BEGIN
     IF TG_OP = 'UPDATE' AND OLD.namespace_id = NEW.namespace_id THEN
-        PERFORM count_storage(NEW.namespace_id, NEW.size_bytes - OLD.size_bytes);
+        PERFORM count_storage(NEW.namespace_id,
+            NEW.size_bytes + NEW.cache_bytes - OLD.size_bytes - OLD.cache_bytes);
         RETURN NULL;
     END IF;
-    IF TG_OP <> 'INSERT' THEN PERFORM count_storage(OLD.namespace_id, -OLD.size_bytes); END IF;
-    IF TG_OP <> 'DELETE' THEN PERFORM count_storage(NEW.namespace_id, NEW.size_bytes); END IF;
+    IF TG_OP <> 'INSERT' THEN PERFORM count_storage(OLD.namespace_id, -OLD.size_bytes - OLD.cache_bytes); END IF;
+    IF TG_OP <> 'DELETE' THEN PERFORM count_storage(NEW.namespace_id, NEW.size_bytes + NEW.cache_bytes); END IF;
     RETURN NULL;
 END
 $$;
 
-CREATE OR REPLACE TRIGGER count_storage AFTER INSERT OR DELETE OR UPDATE OF size_bytes, namespace_id ON repositories
+CREATE OR REPLACE TRIGGER count_storage AFTER INSERT OR DELETE OR UPDATE OF size_bytes, cache_bytes, namespace_id ON repositories
 FOR EACH ROW EXECUTE FUNCTION count_repository_storage();
 
 CREATE OR REPLACE FUNCTION count_artifact_storage()
@@ -303,7 +304,8 @@ LANGUAGE plpgsql
 AS $$
 BEGIN
     INSERT INTO deleted_large_files (repository_id)
-    SELECT OLD.id WHERE EXISTS (SELECT FROM large_files WHERE repository_id = OLD.id);
+    SELECT OLD.id WHERE EXISTS (SELECT FROM large_files WHERE repository_id = OLD.id)
+        OR EXISTS (SELECT FROM job_caches WHERE repository_id = OLD.id);
     RETURN NULL;
 END
 $$;

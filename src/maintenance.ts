@@ -16,6 +16,7 @@ import { removeOldDeviceRequests } from './identity/devices.ts';
 import { removeOldSessions } from './identity/sign-in/sessions.ts';
 import type { TokenIssuer } from './identity/token-issuer.ts';
 import { removeMarkedLeftovers } from './jobs/artifacts/kept.ts';
+import { removeUnusedCaches } from './jobs/caches/entries.ts';
 import { removeDeletedPages } from './jobs/logs/removal.ts';
 import { removeDeadWorkers } from './jobs/queue/heartbeats.ts';
 import { removeJobsOfDeleted } from './jobs/retention/removal.ts';
@@ -69,6 +70,7 @@ export function maintenanceTasks(services: Deps): Record<string, MaintenanceTask
     'remove deleted namespaces': () => removeDeletedNamespaces(services),
     'remove old webhook deliveries': () => removeOldDeliveries(services),
     'remove deleted webhooks': () => removeDeletedWebhooks(services),
+    'remove unused caches': () => removeUnusedCaches(services),
     // Last, because it may have to copy much data.
     'remove unreferenced large files': () => sweepLargeFiles(services),
   };

@@ -284,6 +284,27 @@ const job = z
       .max(16)
       .optional()
       .describe('Data on the machines that the job mounts.'),
+    cache: z
+      .array(
+        z.strictObject({
+          path: z
+            .string()
+            .max(1_024)
+            .describe('A folder in the working directory, or in the home folder: ~/.npm.'),
+          key: z.string().min(1).max(512).describe(
+            // biome-ignore lint/suspicious/noTemplateCurlyInString: the text of the file has it.
+            'A name of its contents. `${hash:package-lock.json}` stands for the contents of a file, `${branch}`, `${os}` and `${arch}` for those of the job.',
+          ),
+          restore_keys: z
+            .array(z.string().min(1).max(512))
+            .max(10)
+            .optional()
+            .describe('Beginnings of keys that are restored if no cache has the key.'),
+        }),
+      )
+      .max(16)
+      .optional()
+      .describe('Folders that the job finds as an earlier job has left them.'),
     matrix: matrix.optional(),
     max_parallel: z
       .int()

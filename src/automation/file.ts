@@ -436,6 +436,11 @@ export function toRequest({
     holdOnFailureMinutes: job.hold_minutes,
     shellAccess: job.shell,
     volumes: job.volumes?.map(({ name, to, read_only: readOnly }) => ({ name, to, readOnly })),
+    cache: job.cache?.map(({ path, key, restore_keys: keys = [] }) => ({
+      path,
+      key: expandValues(key, combination),
+      restoreKeys: keys.map((one) => expandValues(one, combination)),
+    })),
     concurrency: job.concurrency && {
       group: expandBranch(job.concurrency.group, branch),
       onConflict: job.concurrency.on_conflict,

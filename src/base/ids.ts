@@ -20,6 +20,7 @@ const PREFIXES = {
   evt: null,
   dlv: 'Delivery',
   lfo: null,
+  cache: null,
   aud: null,
   att: 'JobAttempt',
   srv: null,

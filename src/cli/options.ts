@@ -7,6 +7,7 @@ import {
   gpuOf,
   type InputArtifacts,
   type InputRepository,
+  type JobCache,
   type NeededJob,
   type VolumeMount,
 } from './sdk/job-input.ts';
@@ -159,6 +160,15 @@ export function collectVolumes(text: string, before: readonly VolumeMount[] = []
   if (name === undefined || to === undefined)
     throw new InvalidArgumentError('It must be NAME:TO, NAME:TO:ro or NAME:TO:rw.');
   return [...before, { name, to, ...(mode && { readOnly: mode === 'ro' }) }];
+}
+
+/** `PATH=KEY`, or `PATH=KEY|RESTORE_KEY|…`. */
+export function collectCaches(text: string, before: readonly JobCache[] = []): JobCache[] {
+  const [first = '', ...restoreKeys] = text.split('|').map((part) => part.trim());
+  const [, path, key] = /^([^=]+)=(.+)$/s.exec(first) ?? [];
+  if (path === undefined || key === undefined)
+    throw new InvalidArgumentError('It must be PATH=KEY, or PATH=KEY|RESTORE_KEY.');
+  return [...before, { path, key, ...(restoreKeys.length > 0 && { restoreKeys }) }];
 }
 
 /** `JOB`, or `JOB:failed` or `JOB:finished`. */

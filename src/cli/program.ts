@@ -6,6 +6,7 @@ import { addApiCommand } from './commands/api.ts';
 import { addArtifactCommands } from './commands/artifacts.ts';
 import { addAutomationCommands } from './commands/automation.ts';
 import { addBudgetCommands } from './commands/budgets.ts';
+import { addCacheCommands } from './commands/caches.ts';
 import { addCompletionCommand } from './commands/completion.ts';
 import { addCopyCommand } from './commands/copy.ts';
 import { addCredentialCommands } from './commands/credentials.ts';
@@ -68,6 +69,7 @@ export function createProgram(): Program {
   addTopCommand(program);
   addHardwareCommand(program);
   addVolumesCommand(program);
+  addCacheCommands(program);
   addArtifactCommands(program);
   addRepositoryCommands(program);
   addFileCommands(program);

@@ -50,6 +50,7 @@ export const AUDIT_ACTIONS = {
   'commit_status.set': 'The status of a check of a commit was reported.',
   'secret.allow': 'A pusher allowed a secret that secret scanning had refused.',
   'secret.disallow': 'An allowed secret is refused again.',
+  'cache.delete': 'Caches of a repository were deleted.',
   'secret.set': 'A secret of a namespace or a repository was created or changed.',
   'secret.delete': 'A secret of a namespace or a repository was deleted.',
   'variable.set': 'A variable of a namespace or a repository was created or changed.',

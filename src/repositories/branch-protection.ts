@@ -8,6 +8,7 @@ export type PushRule = { pattern: string; pushRole: Role; pusherIds: readonly st
 
 type BranchProtection = {
   namespaceId: string;
+  defaultBranch: string;
   /** Null if the default branch is not protected by `branchProtection`. */
   protectedDefault: string | null;
   rules: readonly PushRule[];
@@ -50,7 +51,7 @@ export async function readBranchProtection(
   const { rows } = await pool.query<BranchProtection>({
     name: 'loam-branch-protection',
     text: `
-      select r.namespace_id as "namespaceId",
+      select r.namespace_id as "namespaceId", r.default_branch as "defaultBranch",
         case when r.branch_protection then r.default_branch end as "protectedDefault",
         coalesce((
           select json_agg(json_build_object('pattern', pattern, 'pushRole', push_role, 'pusherIds', pusher_ids))

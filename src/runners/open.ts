@@ -383,7 +383,7 @@ export function composeRunners(
       return runner.exec(handle, spec);
     },
     stats: (handle) => runnerOf(handle).stats(handle),
-    artifacts: (handle, path) => runnerOf(handle).artifacts(handle, path),
+    artifacts: (handle, ...args) => runnerOf(handle).artifacts(handle, ...args),
     remove: (handle) => forEachRunner((runner) => runner.remove(handle)),
     sweep: (keep) => forEachRunner((runner) => runner.sweep(keep)),
   };

@@ -304,9 +304,10 @@ export type Runner = {
   /**
    * Called after the end. Returns a tar of the directory or file at `path`, with names relative to it; null when `path` does
    * not exist. The stream may fail with ArtifactsNotKept.
+   * @param maxEntries default: `MAX_OUTPUT_ENTRIES`
    * @throws ArtifactsLost
    */
-  artifacts(handle: Handle, path: string): Promise<Readable | null>;
+  artifacts(handle: Handle, path: string, maxEntries?: number): Promise<Readable | null>;
   /**
    * Ends the attempt, releases its allocation, and frees its id; files are removed in the background. Rejects when the work
    * does not end: then the allocation remains, and the caller must retry.

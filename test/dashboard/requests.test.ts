@@ -85,7 +85,7 @@ async function settingsOf(name: string) {
     job;
   const { env, region, timeout_minutes, retries, output_path, inputs, cost_per_hour, identity } =
     job;
-  const { repository_inputs } = job;
+  const { repository_inputs, cache } = job;
   const { hold_on_failure_minutes: hold, shell_access: shells, volumes: mounted } = job;
   const { secret_names, variable_names } = job;
   const { job: shown } = await ada.gql(
@@ -106,6 +106,7 @@ async function settingsOf(name: string) {
       inputs,
       repository_inputs,
       mounted,
+      cache,
       cost_per_hour,
       labels,
       shown?.secretNames,
@@ -137,6 +138,8 @@ const DRAFTS: [name: string, changes: Partial<Draft>][] = [
       outputPath: `out dir/it's "$HOME"`,
       inputs: `source\nsource:it's "$HOME":in dir/\nsource::all\nada/code=code\nada/code@main:=it's "$HOME"=`,
       volumes: `data:in/its set:ro\nscratch:/scratch "$HOME"\nscratch:out:rw`,
+      // biome-ignore lint/suspicious/noTemplateCurlyInString: the text of the key has it.
+      cache: "it's $HOME=k-${hash:it's} | k- | $k\n~/.npm=$(id)",
       command: `${HOSTILE_COMMAND}\nsecond 'line'\n\n`,
       env: `A=it's "$HOME" \`id\` \\n  \nEMPTY=\nEQUALS==x=`,
       secrets: 'KEY=hush',
@@ -183,6 +186,7 @@ test('the curl line creates the job of the form, without what REST lacks', async
       labels: '',
       inputs: '',
       volumes: '',
+      cache: '',
       holdOnFailureMinutes: '0',
       shellAccess: 'ALLOWED',
     };

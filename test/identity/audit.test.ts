@@ -60,6 +60,7 @@ const ACTION_OF: Record<string, AuditAction> = {
   setBranchRule: 'branch_rule.set',
   deleteBranchRule: 'branch_rule.delete',
   setCommitStatus: 'commit_status.set',
+  deleteCache: 'cache.delete',
   setSecret: 'secret.set',
   deleteSecret: 'secret.delete',
   setVariable: 'variable.set',

@@ -23,6 +23,10 @@ export async function sweepAll(
   }
 }
 
+/** What holds objects. */
+const HOLDERS =
+  'select store_id, oid from large_files union all select store_id, oid from job_caches';
+
 const HASH_BYTES = 32;
 const ENTRY_BYTES = HASH_BYTES + 4;
 
@@ -32,11 +36,11 @@ export async function checkStore({ pool, storage }: Pick<Services, 'pool' | 'sto
 
   const holders = await rows(`
     select o.oid, o.holders, count(f.oid)::int as files from large_objects o
-    left join large_files f using (store_id, oid) group by o.store_id, o.oid, o.holders
+    left join (${HOLDERS}) f using (store_id, oid) group by o.store_id, o.oid, o.holders
     having o.holders <> count(f.oid)`);
   expect(holders, 'holders of objects').toEqual([]);
   const missing = await rows(`
-    select f.oid from large_files f left join large_objects o using (store_id, oid) where o.oid is null`);
+    select f.oid from (${HOLDERS}) f left join large_objects o using (store_id, oid) where o.oid is null`);
   expect(missing, 'files without an object').toEqual([]);
 
   const recipes = await rows<{ store: number; oid: string; chunks: Buffer }>(
@@ -79,6 +83,11 @@ export async function checkStore({ pool, storage }: Pick<Services, 'pool' | 'sto
     left join large_files f on f.repository_id = r.id group by r.id
     having r.large_bytes <> coalesce(sum(f.size), 0)`);
   expect(counted, 'bytes of repositories').toEqual([]);
+  const cached = await rows(`
+    select r.id, r.cache_bytes::int as counted, coalesce(sum(c.size), 0)::int as sum from repositories r
+    left join job_caches c on c.repository_id = r.id group by r.id
+    having r.cache_bytes <> coalesce(sum(c.size), 0)`);
+  expect(cached, 'bytes of caches').toEqual([]);
   const objects = await rows('select from large_objects');
   return {
     objects: objects.length,

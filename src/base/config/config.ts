@@ -132,6 +132,12 @@ export type Config = {
   auditDays: number;
   /** Hours for which unreferenced large files are kept, because a running upload may still rely on them. */
   lfsGraceHours: number;
+  caches: {
+    /** Bytes of a repository. */
+    maxBytes: number;
+    /** Days without use after which a cache is removed. */
+    days: number;
+  };
   ssh: SshConfig | 'off';
   /** OpenID Connect issuers with which users can sign in. */
   issuers: IssuerConfig[];
@@ -306,6 +312,16 @@ export const VARIABLES = {
     'hours for which unreferenced large files are kept; 1 to 720',
     kinds.integer(1, 720),
   ],
+  LOAM_CACHE_GB: [
+    '10',
+    'GiB of caches that a repository keeps; the least recently used make room; 0 to 100000: 0 saves none',
+    kinds.integer(0, 100_000),
+  ],
+  LOAM_CACHE_DAYS: [
+    '7',
+    'days after which an unused cache is removed; 1 to 3650',
+    kinds.integer(1, 3650),
+  ],
   LOAM_SSH_PORT: [
     '2222',
     'TCP port of git over SSH, shown in ssh_url; 0 takes a free one; off disables SSH',
@@ -426,6 +442,7 @@ export function readConfig(env: Env = process.env): Config {
     eventDays: values.LOAM_EVENT_DAYS,
     auditDays: values.LOAM_AUDIT_DAYS,
     lfsGraceHours: values.LOAM_LFS_GRACE_HOURS,
+    caches: { maxBytes: values.LOAM_CACHE_GB * 2 ** 30, days: values.LOAM_CACHE_DAYS },
     ssh:
       values.LOAM_SSH_PORT === 'off'
         ? 'off'

@@ -258,6 +258,7 @@ function describe(job: JobInfo, url: string): [string, string | null | undefined
         ...job.repositoryInputs.map(describeRepositoryInput),
       ].join(' '),
     ],
+    ['caches', job.caches.map(describeCache).join('; ')],
     [
       'volumes',
       job.volumes
@@ -289,6 +290,17 @@ function describeHold({ holdOnFailureMinutes: minutes, hold }: JobInfo): string 
   if (minutes === 0) return null;
   const held = hold && `, held for ${duration(hold.seconds)}`;
   return `${duration(minutes * 60)} after a failure${held ?? ''}`;
+}
+
+/** What its last attempt did with a cache. */
+function describeCache(cache: JobInfo['caches'][number]): string {
+  const { path, key, resolvedKey, restoredKey, restoredBytes, isSaved, problem } = cache;
+  const what = [
+    restoredKey !== null && `restored ${restoredKey} (${size(restoredBytes ?? 0)})`,
+    isSaved && 'saved',
+    problem,
+  ].filter(Boolean);
+  return `${path}=${resolvedKey ?? key}${what.length > 0 ? `: ${what.join(', ')}` : ''}`;
 }
 
 function describePermissions({ permissions }: JobInfo): string {

@@ -6,6 +6,7 @@ import { UsageError } from '../exit.ts';
 import { namingFlags } from '../flag-errors.ts';
 import {
   collect,
+  collectCaches,
   collectFile,
   collectInputs,
   collectNames,
@@ -81,6 +82,7 @@ const FLAGS: Readonly<Record<string, string>> = {
   concurrency: '--concurrency',
   inputs: '--input',
   volumes: '--volume',
+  cache: '--cache',
   namespace: '--namespace',
   name: '--name',
 };
@@ -134,6 +136,12 @@ export function withJobOptions(command: Command<[], Record<never, never>, Global
       'mount a volume of the server at this folder, ro: only to read it (repeatable)',
       collectVolumes,
     )
+    .option(
+      '--cache <path=key[|restore-key]>',
+      // biome-ignore lint/suspicious/noTemplateCurlyInString: the text of the key has it.
+      "restore this folder from an earlier job of the repository, and save it if the key is new, such as '~/.npm=npm-${hash:package-lock.json}|npm-' (repeatable)",
+      collectCaches,
+    )
     .option('--namespace <name>', 'namespace of the job, if not that of the repository')
     .option('--name <name>', 'name of the job');
 }
@@ -172,6 +180,7 @@ export async function createNewJob(
       outputPath: options.output,
       inputs: options.input,
       volumes: options.volume,
+      cache: options.cache,
       env: merge(options.envFile, options.env),
       secrets: merge(options.secretFile, options.secret),
       secretNames: options.useSecret,

@@ -77,6 +77,7 @@ __all__ = [
     "InputRepository",
     "Job",
     "JobArtifacts",
+    "JobCache",
     "JobFailed",
     "JobInfo",
     "LoamError",
@@ -280,6 +281,21 @@ class VolumeMount(_VolumeBase, total=False):
     """
 
     read_only: bool
+
+
+class _CacheBase(TypedDict):
+    path: str
+    key: str
+
+
+class JobCache(_CacheBase, total=False):
+    """
+    A folder that a new job finds as an earlier job of the repository has left it: its `path` in the working directory or in the
+    home folder (`~/.npm`), a `key` that names its contents, such as `npm-${hash:package-lock.json}`, and `restore_keys`, the
+    beginnings of keys that are restored if no cache has the key.
+    """
+
+    restore_keys: Sequence[str]
 
 
 class MatrixValue(TypedDict):
@@ -526,6 +542,7 @@ class Client:
         output_path: str | None = None,
         inputs: Sequence[InputArtifacts | InputRepository] | None = None,
         volumes: Sequence[VolumeMount] | None = None,
+        cache: Sequence[JobCache] | None = None,
         needs: Mapping[str, str] | Sequence[str] | None = None,
         array: int | None = None,
         max_parallel: int | None = None,
@@ -543,7 +560,7 @@ class Client:
         `{"repo": "write", "jobs": "read"}`, give the job a token of its own. `id_tokens` names the variables of identity tokens,
         each with its audience. When the command of the last attempt fails, its sandbox stays for `hold_on_failure_minutes`, so that one
         can look into it; `Job.release` ends that. With the `shell_access` `none`, nobody can open a shell in the job. `volumes` are data
-        on the machines of the server that the job mounts.
+        on the machines of the server that the job mounts. `cache` are folders that it finds as an earlier job has left them.
 
         `needs` are names of jobs or arrays that must have succeeded before this one starts, or a dictionary from names to
         `succeeded`, `failed` or `finished`. `array` creates that many jobs, `<name>-0` and so on, of which `max_parallel` run at once, and
@@ -587,6 +604,7 @@ class Client:
             ],
             "inputs": [dict(one) for one in inputs or []],
             "volumes": [_volume(one) for one in volumes or []],
+            "cache": [_cache(one) for one in cache or []],
             "holdOnFailureMinutes": hold_on_failure_minutes,
             "shellAccess": None if shell_access is None else _enum(shell_access),
             "needs": _needs(needs),
@@ -1551,6 +1569,7 @@ class AsyncClient:
         output_path: str | None = None,
         inputs: Sequence[InputArtifacts | InputRepository] | None = None,
         volumes: Sequence[VolumeMount] | None = None,
+        cache: Sequence[JobCache] | None = None,
         needs: Mapping[str, str] | Sequence[str] | None = None,
         array: int | None = None,
         max_parallel: int | None = None,
@@ -1586,6 +1605,7 @@ class AsyncClient:
             output_path=output_path,
             inputs=inputs,
             volumes=volumes,
+            cache=cache,
             needs=needs,
             array=array,
             max_parallel=max_parallel,
@@ -2054,6 +2074,11 @@ def _quote(text: str) -> str:
 
 def _job_path(namespace: str, name: str) -> str:
     return f"/{_quote(namespace)}/job/{_quote(name)}"
+
+
+def _cache(cache: JobCache) -> dict[str, Any]:
+    """The form that GraphQL has."""
+    return {"restoreKeys" if key == "restore_keys" else key: value for key, value in cache.items()}
 
 
 def _volume(volume: VolumeMount) -> dict[str, Any]:

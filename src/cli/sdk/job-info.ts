@@ -69,6 +69,17 @@ export type JobInfo = {
   }[];
   /** Volumes of the server that it mounts. */
   volumes: readonly { name: string; to: string; readOnly: boolean }[];
+  /** Caches that it names, and what its last attempt restored (`restoredKey`) and saved. */
+  caches: readonly {
+    path: string;
+    key: string;
+    restoreKeys: readonly string[];
+    resolvedKey: string | null;
+    restoredKey: string | null;
+    restoredBytes: number | null;
+    isSaved: boolean;
+    problem: string | null;
+  }[];
   /** Of the last process, or 128 + the number of the signal that ended it. */
   exitCode: number | null;
   /** As text: a number would lose cents. */

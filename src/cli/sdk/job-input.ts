@@ -59,6 +59,8 @@ export type JobOptions = {
   inputs?: (InputArtifacts | InputRepository)[] | undefined;
   /** Volumes of the server, data on its machines, which the job mounts. */
   volumes?: VolumeMount[] | undefined;
+  /** Folders that the job finds as an earlier job of the repository has left them. */
+  cache?: JobCache[] | undefined;
 };
 
 export type NeededJob = { job: string; when?: 'succeeded' | 'failed' | 'finished' };
@@ -95,6 +97,18 @@ export type VolumeMount = {
   readOnly?: boolean | undefined;
 };
 
+export type JobCache = {
+  /** Below the working directory, such as `node_modules`, or below the home folder: `~/.npm`. */
+  path: string;
+  /**
+   * A name of its contents, such as `npm-${hash:package-lock.json}`. `${hash:path}` stands for the contents of a file of the commit,
+   * `${branch}`, `${os}` and `${arch}` for those of the job.
+   */
+  key: string;
+  /** Beginnings of keys that are restored if no cache has the key. */
+  restoreKeys?: string[] | undefined;
+};
+
 const JOB_OPTIONS: OptionNames<JobOptions> = {
   namespace: true,
   name: true,
@@ -126,6 +140,7 @@ const JOB_OPTIONS: OptionNames<JobOptions> = {
   concurrency: true,
   inputs: true,
   volumes: true,
+  cache: true,
 };
 
 type ShellAccess = 'ALLOWED' | 'NONE';
@@ -161,6 +176,7 @@ type CreateInput = {
   concurrency?: { group: string; onConflict?: Conflict };
   inputs?: { job?: string; repo?: string; ref?: string; path?: string; to?: string }[];
   volumes?: { name: string; to: string; readOnly?: boolean }[];
+  cache?: { path: string; key: string; restoreKeys?: string[] }[];
   env?: Pair<'name'>[];
   secrets?: Pair<'name'>[];
   secretNames?: string[];
@@ -176,7 +192,7 @@ export function createInput(
   options: JobOptions & { namespace: string },
 ): CreateInput {
   checkOptions(options, JOB_OPTIONS);
-  const { array, concurrency, inputs, needs, permissions, volumes } = options;
+  const { array, cache, concurrency, inputs, needs, permissions, volumes } = options;
   if (array) checkOptions(array, { size: true, maxParallel: true }, 'array');
   if (concurrency) checkOptions(concurrency, { group: true, onConflict: true }, 'concurrency');
   if (permissions) checkOptions(permissions, { repo: true, jobs: true }, 'permissions');
@@ -190,6 +206,8 @@ export function createInput(
     );
   for (const volume of volumes ?? [])
     checkOptions(volume, { name: true, to: true, readOnly: true }, 'volumes');
+  for (const one of cache ?? [])
+    checkOptions(one, { path: true, key: true, restoreKeys: true }, 'cache');
   for (const need of needs ?? [])
     if (typeof need !== 'string') checkOptions(need, { job: true, when: true }, 'needs');
   const { gpu, gpuCount } = parseGpu(options.gpu ?? 'none');
@@ -221,6 +239,7 @@ export function createInput(
       concurrency: concurrency && toConcurrency(concurrency),
       inputs,
       volumes,
+      cache,
       env: options.env && pairs(options.env, 'name'),
       secrets: options.secrets && pairs(options.secrets, 'name'),
       secretNames: options.secretNames && [...options.secretNames],

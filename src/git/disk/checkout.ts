@@ -8,7 +8,7 @@
  */
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { readdir, stat } from 'node:fs/promises';
-import { join } from 'node:path';
+import { join, posix } from 'node:path';
 import type { Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { LRUCache } from 'lru-cache';
@@ -108,6 +108,26 @@ export async function sendPack(
   await pipeline(process.stdout, output, { end: false });
   const ending = await process.ended;
   if (ending.code !== 0) throw new GitError('pack-objects', ending);
+}
+
+/**
+ * The object ids of files and folders of the commit that a checkout has. Paths that do not exist are omitted.
+ * @param dir a checkout in which no job has run
+ */
+export async function hashPaths(
+  dir: string,
+  paths: readonly string[],
+  signal: AbortSignal,
+): Promise<Map<string, string>> {
+  const found = new Map<string, string>();
+  for (const path of paths) {
+    const name = posix.normalize(path).replace(/\/$/, '');
+    const args = ['--literal-pathspecs', 'ls-tree', '-z', 'HEAD', '--', name];
+    const listed = await gitViaStarter(args, { cwd: dir, signal });
+    const [, id] = /^\d+ \w+ ([0-9a-f]+)\t/.exec(listed.toString()) ?? [];
+    if (id !== undefined) found.set(path, id);
+  }
+  return found;
 }
 
 /** Creates a repository that holds only this commit, adds the pack with `addPack`, and writes the files. */

@@ -3,7 +3,7 @@
  * may contain hostile links, because its files come from a repository. So every folder on the way is checked, and files and
  * links are only created, never replaced.
  */
-import { lstat, mkdir, open, symlink } from 'node:fs/promises';
+import { lstat, lutimes, mkdir, open, symlink } from 'node:fs/promises';
 import { posix } from 'node:path';
 import type { Duplex, Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
@@ -26,11 +26,18 @@ export class CannotExtract extends Error {
   override name = 'CannotExtract';
 }
 
+/** The copies exceed the limits of the folder. */
+export class FolderFull extends CannotExtract {
+  override name = 'FolderFull';
+}
+
 type Limits = {
   /** Bytes that the copies may take on disk. */
   maxBytes: number;
   /** Files, links and folders. */
   maxEntries: number;
+  /** Whether the copies may contain git repositories. Default: no, because a job that runs git in one runs its hooks. */
+  mayHaveGit?: boolean;
 };
 
 const PREMATURE_CLOSE = 'ERR_STREAM_PREMATURE_CLOSE';
@@ -53,6 +60,11 @@ export class InputFolder {
     this.#limits = limits;
   }
 
+  /** What the copies take. */
+  get used(): { bytes: number; entries: number } {
+    return { bytes: this.#bytes, entries: this.#entries };
+  }
+
   async addFolder(path: string): Promise<void> {
     if (this.#folders.has(path)) return;
     await this.addFolder(parentOf(path));
@@ -69,7 +81,7 @@ export class InputFolder {
 
   async addFile(
     path: string,
-    { size = 0, mode = 0o644 }: Pick<Header, 'size' | 'mode'>,
+    { size = 0, mode = 0o644, mtime }: Pick<Header, 'size' | 'mode'> & { mtime?: Date | undefined },
     contents: Readable,
     signal: AbortSignal,
   ): Promise<void> {
@@ -84,34 +96,36 @@ export class InputFolder {
     }
     // Closes the file, also when the pipeline fails.
     await pipeline(contents, file.createWriteStream(), { signal });
+    if (mtime) await lutimes(at, mtime, mtime);
   }
 
   async addLink(path: string, target: string): Promise<void> {
     await this.addFolder(parentOf(path));
     const at = this.#takeFile(path, BLOCK_BYTES);
-    if (entersGitFolder(toText(target)))
+    if (!this.#limits.mayHaveGit && entersGitFolder(toText(target)))
       throw new CannotExtract(`the link ${show(path)} leads into .git`);
     await symlink(Buffer.from(target, 'latin1'), at).catch((error) => refuse(error, path));
   }
 
   /** As `#take`, for an entry that is not a folder. */
   #takeFile(path: string, bytes: number): Buffer {
-    if (isHeadFile(toText(path)))
+    if (!this.#limits.mayHaveGit && isHeadFile(toText(path)))
       throw new CannotExtract(`${show(path)} would make its folder a git repository`);
     return this.#take(path, bytes);
   }
 
   /** Counts a new entry. @returns its place on this machine */
   #take(path: string, bytes: number): Buffer {
-    const { maxBytes, maxEntries } = this.#limits;
+    const { maxBytes, maxEntries, mayHaveGit = false } = this.#limits;
     // A job that runs git must not run hooks and programs of a configuration that another job wrote.
-    if (entersGitFolder(toText(path))) throw new CannotExtract(`${show(path)} is inside .git`);
+    if (!mayHaveGit && entersGitFolder(toText(path)))
+      throw new CannotExtract(`${show(path)} is inside .git`);
     this.#entries += 1;
     this.#bytes += bytes;
     if (this.#entries > maxEntries)
-      throw new CannotExtract(`there are more than ${maxEntries} files and folders`);
+      throw new FolderFull(`there are more than ${maxEntries} files and folders`);
     if (this.#bytes > maxBytes)
-      throw new CannotExtract('with them, the working directory is larger than the disk');
+      throw new FolderFull('with them, the working directory is larger than the disk');
     return Buffer.concat([this.#dir, Buffer.from(path, 'latin1')]);
   }
 }
@@ -209,7 +223,13 @@ export async function extractTar(
         if (below === '') throw new CannotExtract(`${show(prefix)} is a link; name its target`);
         const link = relativeTarget(below, linkBytes(header));
         if (link !== null) await folder.addLink(place, link);
-      } else await folder.addFile(place, header, entry as unknown as Readable, signal);
+      } else
+        await folder.addFile(
+          place,
+          { size: header.size, mode: header.mode },
+          entry as unknown as Readable,
+          signal,
+        );
       entry.resume();
       if (isCut && below === '') break;
     }

@@ -85,6 +85,7 @@ const attemptColumns = {
       inputs: true,
       repositoryInputs: true,
       volumes: true,
+      cache: true,
       arrayIndex: true,
       arraySize: true,
       timeoutMinutes: true,

@@ -15,6 +15,8 @@ import {
   RunnerUnavailable,
   Unstartable,
 } from '../../runners/runner.ts';
+import { readCaches } from '../caches/request.ts';
+import { saveCaches } from '../caches/save.ts';
 import { sampleUsageUntilAborted } from '../costs/usage-sampling.ts';
 import { createAttemptLogWriter } from '../logs/cap.ts';
 import { createMask } from '../logs/mask.ts';
@@ -37,6 +39,7 @@ import {
   type CollectedArtifacts,
   collectArtifacts,
   finishAttempt,
+  hasSucceeded,
   killProcess,
   recordExitCode,
 } from './finish.ts';
@@ -130,9 +133,15 @@ class SupervisedAttempt implements AsyncDisposable {
         ? await inSpan('collect', {}, () => this.#collect(attempt, outcome))
         : {};
       if (this.#stopping.aborted) return false;
+      const notes = await inSpan('save caches', {}, () =>
+        this.#saveCaches(attempt, outcome, collected),
+      );
+      if (this.#stopping.aborted) return false;
       const final = collected.areLost ? LOST : outcome;
       span.setAttributes(spanAttributes(final));
-      await inSpan('finish', {}, () => finishAttempt(this.#deps, attempt, final, collected));
+      await inSpan('finish', {}, () =>
+        finishAttempt(this.#deps, attempt, final, { ...collected, notes }),
+      );
       await scheduleMeasurement(this.#deps, job);
       return true;
     });
@@ -258,7 +267,7 @@ class SupervisedAttempt implements AsyncDisposable {
     if (attempt.job.outputPath === null || outcome.kind !== 'exited' || !this.#handle) return {};
     const handle = this.#handle;
     const signal = this.#over;
-    await markExited(this.#deps, attempt, outcome);
+    await markExited(this.#deps, attempt, outcome, PHASES.storing);
     // The output stays in the attempt's folder until there is room to store it.
     await this.#deps.space.untilFree(signal);
     if (signal.aborted) return {};
@@ -266,6 +275,26 @@ class SupervisedAttempt implements AsyncDisposable {
       return await collectArtifacts(this.#deps, attempt, handle, outcome, signal);
     } catch (error) {
       if (signal.aborted) return {};
+      throw error;
+    }
+  }
+
+  /** @returns lines for the log */
+  async #saveCaches(
+    attempt: Attempt,
+    outcome: Outcome,
+    collected: CollectedArtifacts,
+  ): Promise<string[]> {
+    const handle = this.#handle;
+    const signal = this.#jobEnded;
+    const isNeeded = outcome.kind === 'exited' && readCaches(attempt.job).length > 0;
+    if (!handle || !isNeeded || signal.aborted) return [];
+    const isSuccess = hasSucceeded(outcome) && !collected.storeFailure && !collected.areLost;
+    if (isSuccess) await markExited(this.#deps, attempt, outcome, PHASES.saving);
+    try {
+      return await saveCaches(this.#deps, attempt, handle, isSuccess, signal);
+    } catch (error) {
+      if (signal.aborted) return [];
       throw error;
     }
   }
@@ -345,16 +374,21 @@ async function markRunning(
 }
 
 /**
- * Records the end of the process before its artifacts are stored. Storing them may take hours. That time is not billed, and a
+ * Records the end of the process before its artifacts or caches are stored. Storing them may take hours. That time is not billed, and a
  * cancellation has no process to signal.
  */
-async function markExited({ pool }: Deps, { id, job }: Attempt, outcome: Outcome): Promise<void> {
+async function markExited(
+  { pool }: Deps,
+  { id, job }: Attempt,
+  outcome: Outcome,
+  phase: string,
+): Promise<void> {
   if (outcome.kind !== 'exited') return;
   const { startedAt, endedAt: at, exitCode } = outcome;
   await commitMove(pool, job.id, (locked) => {
     if (locked.attemptId !== id || locked.status !== 'running') return null;
     const attempt = { id, startedAt, exited: { at, exitCode } };
-    return { to: 'running', phase: PHASES.storing, attempt };
+    return { to: 'running', phase, attempt };
   });
 }
 

@@ -108,6 +108,8 @@ export type CollectedArtifacts = {
   stored?: { artifactFiles: number; artifactBytes: bigint; artifactsOf: string };
   /** A line to append to the log. */
   note?: string;
+  /** Further such lines. */
+  notes?: readonly string[];
   /** Why the files at `output_path` were not stored. The job then fails, whatever its exit code. */
   storeFailure?: string;
   /** The machine was lost with the files of a command that has succeeded: the attempt counts as lost. */
@@ -122,7 +124,7 @@ export async function finishAttempt(
   collected: CollectedArtifacts = {},
 ): Promise<void> {
   const { id, job } = attempt;
-  const { stored, note, storeFailure } = collected;
+  const { stored, note, storeFailure, notes: more = [] } = collected;
   const reason = outcome.kind === 'exited' ? undefined : outcome.reason;
   // It also completes the job's progress.
   const lost = reason && capitalize(reason);
@@ -133,6 +135,7 @@ export async function finishAttempt(
     stopReason && capitalize(stopReason),
     note,
     storeFailure && capitalize(storeFailure),
+    ...more,
   ];
   await appendNotes(
     deps,
@@ -196,7 +199,7 @@ async function recordEnd(
 }
 
 /** Exit code 0 is not a success if the kernel killed a process of the job because it had no memory left. */
-function hasSucceeded({ exitCode, timedOut, outOfMemory }: ExitedOutcome): boolean {
+export function hasSucceeded({ exitCode, timedOut, outOfMemory }: ExitedOutcome): boolean {
   return exitCode === 0 && !timedOut && !outOfMemory;
 }
 

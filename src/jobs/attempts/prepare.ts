@@ -16,6 +16,8 @@ import {
 } from '../../runners/runner.ts';
 import { CannotExtract, extractArtifacts, extractTar, InputFolder } from '../artifacts/extract.ts';
 import type { ArtifactKey } from '../artifacts/store.ts';
+import { readCaches } from '../caches/request.ts';
+import { restoreCaches } from '../caches/restore.ts';
 import { computeOutputLimits } from '../logs/cap.ts';
 import { holdOnFailure, isHeldOnFailure } from '../record/failure-hold.ts';
 import { readJobCredentials, tokenVariables } from '../record/job-credentials.ts';
@@ -76,11 +78,12 @@ export async function prepare(
 
 function buildSpec(
   deps: Deps,
-  { id, machine, number, job, hasLargeFiles }: Attempt,
+  attempt: Attempt,
   values: JobValues,
   files: AttemptSpec['files'],
   { report }: ProgressReporter,
 ): AttemptSpec {
+  const { id, machine, number, job, hasLargeFiles } = attempt;
   const { repositoryId, commitSha, outputPath, gpu, gpuCount, cpu, memoryGb } = job;
   const source = job.repo === null ? null : { repositoryId, commitSha };
   const hasInputs = readInputs(job).length + readRepositoryInputs(job).length > 0;
@@ -133,12 +136,18 @@ function buildSpec(
     },
     checkout:
       source || hasInputs
-        ? async (dir, signal) => {
-            const bytes = source ? await checkOut(source, dir, signal) : 0;
-            if (!hasInputs) return;
+        ? async (dir, signal, home) => {
+            let bytes = source ? await checkOut(source, dir, signal) : 0;
             if (!source) await mkdir(dir);
-            report(PHASES.inputs);
-            await copyInputs(deps, { id, job }, { dir, bytes }, signal);
+            if (hasInputs) {
+              report(PHASES.inputs);
+              bytes += await copyInputs(deps, { id, job }, { dir, bytes }, signal);
+            }
+            if (readCaches(job).length === 0) return;
+            report(PHASES.caches);
+            const { maxBytes, maxFiles: entries } = diskLimits(job.diskGb);
+            const room = { bytes: Math.min(maxBytes - bytes, deps.space.room), entries };
+            await restoreCaches(deps, attempt, { work: dir, home }, room, signal);
           }
         : null,
   };
@@ -160,6 +169,7 @@ const MAX_INPUT_ENTRIES = 2 * MAX_OUTPUT_ENTRIES;
 /**
  * Copies the inputs of a job into the working directory of an attempt.
  * @param target.bytes what the checkout in the folder takes on disk
+ * @returns the bytes that they take on disk
  * @throws Unstartable with a reason for the user of the job; transient errors
  */
 async function copyInputs(
@@ -167,7 +177,7 @@ async function copyInputs(
   { id: attemptId, job }: Pick<Attempt, 'id' | 'job'>,
   { dir, bytes }: { dir: string; bytes: number },
   signal: AbortSignal,
-): Promise<void> {
+): Promise<number> {
   const limits = diskLimits(job.diskGb);
   const folder = new InputFolder(dir, {
     maxBytes: Math.min(limits.maxBytes - bytes, deps.space.room),
@@ -194,6 +204,7 @@ async function copyInputs(
         return extractTar([files], { path, to }, folder, signal);
       })
       .catch(explain(`The files of ${repo}`));
+  return folder.used.bytes;
 }
 
 /**

@@ -18,6 +18,8 @@ import { selectForChild, selectForField, selectOf } from '../../platform/schema/
 import { Repository } from '../../repositories/graphql/repositories.ts';
 import { type AccessRow, accessColumns, isVisible } from '../../repositories/repositories.ts';
 import * as downloads from '../artifacts/downloads.ts';
+import { readCaches } from '../caches/request.ts';
+import { readCacheUse } from '../caches/use.ts';
 import { MAX_POINTS, readUsagePoints } from '../costs/usage-history.ts';
 import { toAnalytics } from '../costs/usage-sampling.ts';
 import { readLogTail } from '../logs/read.ts';
@@ -39,6 +41,7 @@ import { readRepositoryInputs } from '../requests/repository-inputs.ts';
 import { canOpenShell, shellColumns } from '../shells/access.ts';
 import { readVolumes } from '../volumes/volumes.ts';
 import { AttemptConnection } from './attempts.ts';
+import { JobCacheRef } from './caches.ts';
 import { foldNeeds, JobArray, JobConcurrency, JobMatrixValue, JobNeed } from './dependencies.ts';
 import { Gpu, JobSort, JobStatus, Region, ShellAccess } from './enums.ts';
 import { JobFilter, JobLabel } from './filters.ts';
@@ -198,6 +201,18 @@ export const Job = builder.prismaNode('Job', {
       description: 'The volumes that it mounts.',
       select: { volumes: true },
       resolve: (job) => readVolumes(job),
+    }),
+    caches: t.field({
+      type: [JobCacheRef],
+      description: 'The caches that it names, and what its last attempt restored and saved.',
+      select: { cache: true, cacheUse: true },
+      resolve: (job) => {
+        const uses = readCacheUse(job);
+        return readCaches(job).map((cache) => ({
+          ...cache,
+          use: uses.find(({ path }) => path === cache.path),
+        }));
+      },
     }),
     exitCode: t.exposeInt('exitCode', {
       nullable: true,

@@ -2,6 +2,7 @@
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { builder, deletionPayload, INPUT } from '../../platform/schema/builder.ts';
 import { selectForChild } from '../../platform/schema/select.ts';
+import { CACHE_RULES } from '../caches/request.ts';
 import { checkJob, type JobCheck } from '../requests/job-check.ts';
 import * as jobs from '../requests/jobs.ts';
 import { DEPENDENCY_RULES } from '../requests/needs.ts';
@@ -9,6 +10,7 @@ import { REQUEST_RULES } from '../requests/request.ts';
 import { rerunJob } from '../requests/rerun.ts';
 import { type AppTicket, openJobPort } from '../shells/apps/sessions.ts';
 import { VOLUME_RULES } from '../volumes/volumes.ts';
+import { JobCacheInput } from './caches.ts';
 import { JobArrayInput, JobConcurrencyInput, JobNeedInput } from './dependencies.ts';
 import { Gpu, Region, ShellAccess } from './enums.ts';
 import { JobLabelInput } from './filters.ts';
@@ -155,6 +157,10 @@ const CreateJobInput = builder.inputType('CreateJobInput', {
     volumes: t.field({
       type: [VolumeMountInput],
       description: `Data on the machines that the job mounts, up to ${VOLUME_RULES.maxEntries}.`,
+    }),
+    cache: t.field({
+      type: [JobCacheInput],
+      description: `Folders that the job finds as an earlier job of \`repo\` has left them, up to ${CACHE_RULES.maxEntries}. They are restored before the command starts, and saved after it has succeeded if the key is new.`,
     }),
     idTokens: t.field({
       type: [IdTokenInput],

@@ -47,6 +47,7 @@ type JobData = Omit<
   | 'inputs'
   | 'repositoryInputs'
   | 'volumes'
+  | 'cache'
   | 'identity'
   | 'matrixValues'
   | 'costPerHour'
@@ -56,6 +57,7 @@ type JobData = Omit<
   inputs: string;
   repositoryInputs: string;
   volumes: string;
+  cache: string;
   identity: JobCredentials | null;
   /** As JSON, because the driver would write a list as an array of PostgreSQL. */
   matrixValues: string | null;
@@ -89,6 +91,7 @@ const COLUMN_DEFAULTS = {
   runId: null,
   runJob: null,
   usage: null,
+  cacheUse: [],
   startedAt: null,
   completedAt: null,
 } as const;

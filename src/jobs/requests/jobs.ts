@@ -17,7 +17,13 @@ import type { Cluster } from '../../cluster/cluster.ts';
 import type { Git } from '../../git/git.ts';
 import { resolveNamespace } from '../../identity/accounts.ts';
 import { type Actor, addAuditToStatement } from '../../identity/audit.ts';
-import { anyTargetIn, demand, demandAccount, type Viewer } from '../../identity/permissions.ts';
+import {
+  type Account,
+  anyTargetIn,
+  demand,
+  demandAccount,
+  type Viewer,
+} from '../../identity/permissions.ts';
 import type { Db } from '../../platform/database/client.ts';
 import {
   inPoolTransaction,
@@ -44,6 +50,8 @@ import {
 import { demandValues } from '../../repositories/secrets/secrets.ts';
 import type { Outcome } from '../../runners/runner.ts';
 import { detachArtifacts, removeMarked } from '../artifacts/kept.ts';
+import { checkKeyLengths, type JobCache } from '../caches/request.ts';
+import { mayWriteCaches } from '../caches/scope.ts';
 import { removeDeletedPages } from '../logs/removal.ts';
 import { readOffer } from '../queue/offer.ts';
 import { describeWait } from '../queue/worker-capacity.ts';
@@ -287,6 +295,7 @@ export async function prepareJob(
     inputs,
     repositoryInputs,
     volumes,
+    cache,
     needs: _,
     array,
     ...settings
@@ -319,6 +328,9 @@ export async function prepareJob(
     // The driver would write a list as an array of PostgreSQL.
     inputs: JSON.stringify(inputs),
     repositoryInputs: JSON.stringify(repositoryInputs),
+    cache: JSON.stringify(
+      await planCaches(services, commandFromRef ? null : author, cache, source),
+    ),
     volumes: JSON.stringify(resolveVolumes(services.config.volumes, namespace.name, volumes)),
     commandFromRef,
     identity: toJobCredentials(credentials, services.urls.base),
@@ -350,6 +362,21 @@ export async function prepareJob(
     },
   };
   return { data, secrets, labels, change };
+}
+
+/** Caches are only restored if the creator may not write to the ref of the job. */
+async function planCaches(
+  services: { pool: pg.Pool },
+  author: Account | null,
+  caches: readonly JobCache[],
+  source: CommitSource | null,
+): Promise<readonly JobCache[]> {
+  if (caches.length === 0 || !source) return caches;
+  const { branch, tag = null, snapshotId, repositoryId } = source;
+  checkKeyLengths(caches, branch ?? tag ?? '');
+  const origin = { branch, tag, snapshotId, repositoryId };
+  const mayWrite = await mayWriteCaches(services, author, origin);
+  return mayWrite ? caches : caches.map((cache) => ({ ...cache, readOnly: true }));
 }
 
 export function jobNotFound({ namespace, name }: JobKey): AppError {

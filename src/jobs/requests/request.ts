@@ -20,6 +20,7 @@ import { resolveNamespace } from '../../identity/accounts.ts';
 import { anyTargetIn, can, demandAccount, type Viewer } from '../../identity/permissions.ts';
 import { isSnapshotId } from '../../repositories/repositories.ts';
 import { VALUE_RULES } from '../../repositories/secrets/secrets.ts';
+import { type CacheRequest, checkCaches } from '../caches/request.ts';
 import { countGpus, countWaiting, estimateWait } from '../queue/availability.ts';
 import { type OfferDeps, offerOf } from '../queue/offer.ts';
 import type { QueuePositions } from '../queue/queue-position.ts';
@@ -91,6 +92,7 @@ export type CreateInput = {
   outputPath?: string | null;
   inputs?: readonly InputRequest[] | null;
   volumes?: readonly VolumeRequest[] | null;
+  cache?: readonly CacheRequest[] | null;
 } & CredentialsInput &
   DependencyInput;
 
@@ -164,6 +166,7 @@ export function checkRequest(input: CreateInput, offer: Catalogue) {
   const secrets = checkVariables('secrets', input.secrets);
   const variableNames = checkNames('variableNames', input.variableNames, { env, secrets });
   const secretNames = checkNames('secretNames', input.secretNames, { env, secrets, variableNames });
+  const volumes = checkVolumes(input.volumes ?? []);
   return {
     name,
     command,
@@ -188,7 +191,11 @@ export function checkRequest(input: CreateInput, offer: Catalogue) {
     ]),
     labels: checkLabels(input.labels ?? []),
     ...checkInputs(input.inputs ?? []),
-    volumes: checkVolumes(input.volumes ?? []),
+    volumes,
+    cache: checkCaches(input.cache ?? [], {
+      hasRepository: repo != null,
+      volumes: volumes.map(({ to }) => to),
+    }),
     ...checkDependencies(input, { name, command, env, secrets }),
   };
 }

@@ -20,6 +20,7 @@ import {
   findCommitSource,
   resolveBranch,
 } from '../../repositories/repositories.ts';
+import { readCaches } from '../caches/request.ts';
 import { readOffer } from '../queue/offer.ts';
 import { readJobCredentials } from '../record/job-credentials.ts';
 import { readMatrixValues } from '../record/matrix-values.ts';
@@ -88,6 +89,7 @@ const settingsColumns = {
   inputs: true,
   repositoryInputs: true,
   volumes: true,
+  cache: true,
   arrayIndex: true,
   arraySize: true,
   matrixValues: true,
@@ -140,6 +142,7 @@ export async function rerunJob<S extends Select>(
     ...job,
     inputs,
     volumes: readVolumes(job),
+    cache: readCaches(job),
     permissions,
     idTokens,
     needs: null,

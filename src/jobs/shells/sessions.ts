@@ -40,6 +40,11 @@ export function recordBegin(db: Db, by: Actor, about: AboutJob, shell: NewShell)
       },
       select: { id: true },
     });
+    // Its caches are not saved: someone may have changed their files.
+    await tx.jobAttempt.updateMany({
+      where: { id: shell.attemptId },
+      data: { shellOpened: true },
+    });
     const details = { command: shell.command };
     await recordAudit(tx, by, { ...about, action: 'job.shell', details });
     return id;

@@ -23,6 +23,12 @@ const ATTEMPT_OUTCOMES = [
 ] as const;
 export type AttemptOutcome = (typeof ATTEMPT_OUTCOMES)[number];
 
+/** `partial`: by the beginning of its key. */
+const CACHE_LOOKUPS = ['hit', 'partial', 'miss', 'failed'] as const;
+type CacheLookup = (typeof CACHE_LOOKUPS)[number];
+const CACHE_DIRECTIONS = ['restored', 'saved'] as const;
+type CacheDirection = (typeof CACHE_DIRECTIONS)[number];
+
 /** `subscription`: GraphQL; `log`: log stream of REST. */
 const STREAMS = ['subscription', 'log'] as const;
 
@@ -62,6 +68,10 @@ export type Metrics = Disposable & {
   jobsCancelledOverBudget(count: number): void;
   /** Counts what retention removed: `jobs`, `logs` or `artifacts`. */
   retentionRemoved(kind: string, count: number): void;
+  /** `failed`: a cache was found and could not be restored. */
+  cacheLookedUp(result: CacheLookup): void;
+  /** Compressed bytes of a cache. */
+  cacheBytes(direction: CacheDirection, bytes: number): void;
   /** Counts identity tokens that were signed for jobs. */
   identityTokensIssued(count: number): void;
   /** Called while the transfer is running. */
@@ -118,6 +128,7 @@ export function createMetrics({
     defineRequestMetrics(registers);
   const { waits, attempts, lines, identityTokens, budgetsReached, overBudget, retained } =
     defineJobMetrics(registers);
+  const { cacheLookups, cacheBytes } = defineCacheMetrics(registers);
   const { largeTransfers, largeBytes } = defineLargeFileMetrics(registers);
   const { tries, tryDurations, firstTries, deliveries } = defineWebhookMetrics(registers);
   // Initialized to 0, so that the first event of each series is visible as an increase.
@@ -128,6 +139,8 @@ export function createMetrics({
     for (const outcome of TRANSFER_OUTCOMES) largeTransfers.inc({ direction, outcome }, 0);
   }
   for (const kind of STREAMS) streams.set({ kind }, 0);
+  for (const result of CACHE_LOOKUPS) cacheLookups.inc({ result }, 0);
+  for (const direction of CACHE_DIRECTIONS) cacheBytes.inc({ direction }, 0);
 
   const git = countGitProcesses(registry);
   const scrapeMetrics = createScrapeMetrics(registry);
@@ -161,6 +174,8 @@ export function createMetrics({
     budgetsReached: (count) => budgetsReached.set(count),
     jobsCancelledOverBudget: (count) => overBudget.inc(count),
     retentionRemoved: (kind, count) => retained.inc({ kind }, count),
+    cacheLookedUp: (result) => cacheLookups.inc({ result }),
+    cacheBytes: (direction, bytes) => cacheBytes.inc({ direction }, bytes),
     identityTokensIssued: (count) => identityTokens.inc(count),
     largeFileBytes: (direction, bytes) => largeBytes.inc({ direction }, bytes),
     largeFileTransferred: (direction, outcome) => largeTransfers.inc({ direction, outcome }),
@@ -267,6 +282,22 @@ function defineJobMetrics(registers: Registry[]) {
     registers,
   });
   return { waits, attempts, lines, identityTokens, budgetsReached, overBudget, retained };
+}
+
+function defineCacheMetrics(registers: Registry[]) {
+  const cacheLookups = new Counter({
+    name: 'loam_cache_lookups_total',
+    help: 'Caches that attempts looked for, by result',
+    labelNames: ['result'],
+    registers,
+  });
+  const cacheBytes = new Counter({
+    name: 'loam_cache_bytes_total',
+    help: 'Compressed bytes of caches that attempts restored and saved',
+    labelNames: ['direction'],
+    registers,
+  });
+  return { cacheLookups, cacheBytes };
 }
 
 function defineLargeFileMetrics(registers: Registry[]) {

@@ -166,10 +166,11 @@ async function runClaimed(
       const disk = await readJsonFile<DiskUse>(join(dir, 'disk')).catch(() => null);
       return used && { ...used, at: Date.now(), diskBytes: disk?.bytes ?? 0 };
     },
-    async openOutput(path) {
+    async openOutput(path, maxEntries) {
       const found = await locateOutput(jobDir, path);
       // The folders in a pod are volumes, which have files of the job only, whatever user wrote them.
-      return found && createTar({ ...found, ...(sharedDir !== undefined && { owner: null }) });
+      const owner = sharedDir === undefined ? {} : { owner: null };
+      return found && createTar({ ...found, ...owner }, maxEntries);
     },
     stop: (how) => signals.stop(how),
     exec: (spec) => launcher.exec(spec),

@@ -126,7 +126,7 @@ export type AgentControl = {
   /** The provided files have this content now. */
   files?: Record<string, string>;
   /** The worker wants a tar of this path, as the job sees it. */
-  output?: { request: string; path: string };
+  output?: { request: string; path: string; maxEntries?: number | undefined };
   /** The worker waits until the agent has started these commands beside that of the job. */
   execs?: WantedExec[];
   /** The engine reports the end of the command, so the agent need not wait for the command's own report. */

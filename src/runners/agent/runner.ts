@@ -442,7 +442,7 @@ class ClusterRunner implements AgentRunner {
     };
   }
 
-  async artifacts(handle: Handle, path: string): Promise<Readable | null> {
+  async artifacts(handle: Handle, path: string, maxEntries?: number): Promise<Readable | null> {
     const id = String(handle.attempt);
     const session = await this.findSession(id);
     const lost = () => new ArtifactsLost('the node was lost before it could send them');
@@ -460,7 +460,7 @@ class ClusterRunner implements AgentRunner {
     };
     void watch();
     try {
-      const tar = await session.requestOutput(path, giveUp.signal);
+      const tar = await session.requestOutput({ path, maxEntries }, giveUp.signal);
       // Destroyed already: a later reader would not see why.
       if (tar?.errored) throw tar.errored;
       return tar;

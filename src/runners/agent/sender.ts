@@ -33,7 +33,7 @@ type SenderOptions = {
   /** Null while the usage is unknown. */
   measureUsage(): Promise<AgentUsage | null>;
   /** A tar of the path, as the job sees it; null: nothing exists there. It may fail with ArtifactsNotKept. */
-  openOutput(path: string): Promise<Readable | null>;
+  openOutput(path: string, maxEntries?: number): Promise<Readable | null>;
   /** Ends the command. */
   stop(how: 'TERM' | 'KILL'): void;
   /** The engine reports that the command has ended. */
@@ -191,13 +191,17 @@ export class Sender {
   }
 
   /** Not repeated: the worker repeats its request when the transfer breaks. */
-  async #sendOutput({ request, path }: NonNullable<AgentControl['output']>): Promise<void> {
+  async #sendOutput({
+    request,
+    path,
+    maxEntries,
+  }: NonNullable<AgentControl['output']>): Promise<void> {
     const { client, openOutput } = this.#options;
     const { signal } = this.#over;
     const target = `output?request=${encodeURIComponent(request)}`;
     const fail = (failure: OutputFailure) =>
       client.request(target, { method: 'POST', json: failure, signal });
-    const tar = await openOutput(path);
+    const tar = await openOutput(path, maxEntries);
     if (!tar) return void (await fail({ reason: null }));
     let reason: string | undefined;
     tar.once('error', (error) => {

@@ -89,7 +89,6 @@ type Permission = {
 };
 type WantedOutput = {
   request: string;
-  path: string;
   received: PromiseWithResolvers<Readable | null>;
 };
 
@@ -227,11 +226,14 @@ export class AgentSession {
   }
 
   /** @returns a tar of the path; null: nothing exists there. @throws ArtifactsNotKept */
-  async requestOutput(path: string, signal: AbortSignal): Promise<Readable | null> {
+  async requestOutput(
+    wanted: { path: string; maxEntries?: number | undefined },
+    signal: AbortSignal,
+  ): Promise<Readable | null> {
     const received = Promise.withResolvers<Readable | null>();
     const request = `${this.#epoch}.${++this.#lastRequest}`;
-    this.#output = { request, path, received };
-    this.#setControl({ output: { request, path } });
+    this.#output = { request, received };
+    this.#setControl({ output: { request, ...wanted } });
     const onAbort = () => received.reject(signal.reason);
     signal.addEventListener('abort', onAbort, { once: true });
     try {

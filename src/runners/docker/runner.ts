@@ -544,13 +544,14 @@ export class DockerRunner implements Runner, AsyncDisposable {
     return gpus.length > 0 ? gpuUtilization.percentOf(containerName(attempt)) : 0;
   }
 
-  async artifacts(handle: Handle, path: string): Promise<Readable | null> {
+  async artifacts(handle: Handle, path: string, maxEntries?: number): Promise<Readable | null> {
     const { engine, container, attemptDir } = this.#supervised(handle);
     const record = await readRecord(attemptDir, 'attempt');
     if (!record) return null;
     const { owner, remote = false } = record;
     const { uidOffset } = await this.#parts.health.getFacts();
-    return readArtifacts({ engine, container, attemptDir, owner, remote, uidOffset }, path);
+    const source = { engine, container, attemptDir, owner, remote, uidOffset };
+    return readArtifacts(source, path, maxEntries === undefined ? {} : { maxEntries });
   }
 
   async remove(handle: Handle): Promise<void> {

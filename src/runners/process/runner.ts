@@ -399,9 +399,9 @@ class LocalProcessRunner implements ProcessRunner {
     };
   }
 
-  async artifacts(handle: Handle, path: string) {
+  async artifacts(handle: Handle, path: string, maxEntries?: number) {
     const found = await locateOutput(this.#folder(handle), path);
-    return found === null ? null : createTar(found);
+    return found === null ? null : createTar(found, maxEntries);
   }
 
   async remove(handle: Handle): Promise<void> {

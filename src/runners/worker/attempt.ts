@@ -262,7 +262,8 @@ export class MachineAttempt {
         const usage = handle ? await runner.stats(handle) : null;
         return usage && { at: Date.now(), ...usage };
       },
-      openOutput: async (path) => (handle ? runner.artifacts(handle, path) : null),
+      openOutput: async (path, maxEntries) =>
+        handle ? runner.artifacts(handle, path, maxEntries) : null,
       stop: (how) => void (handle && runner.signal(handle, how).catch(() => {})),
       endCommand: () => {},
       async exec(spec) {

@@ -77,6 +77,7 @@ const pages = () => [
   '/admin/code/search',
   '/admin/code/jobs',
   '/admin/code/large-files',
+  '/admin/code/caches',
   '/admin/code/settings',
   '/new/repository',
   '/new/job',

@@ -301,6 +301,7 @@ export const MUTATIONS: Record<string, Rule[]> = {
   ],
   setSecret: [{ from: 'admin', args: () => ({ input: { namespace, name: 'SET', value: 'x' } }) }],
   setVariable: [{ from: 'admin', args: () => ({ input: { namespace, name: 'SET', value: 'x' } }) }],
+  deleteCache: [{ from: 'write', args: async (world) => ({ input: await world.cache() }) }],
   deleteSecret: [
     {
       from: 'admin',

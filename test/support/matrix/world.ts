@@ -214,6 +214,21 @@ export async function createWorld(loam: Loam) {
     return { repositoryId, oids: [oid] };
   }
 
+  async function cache(): Promise<{ repositoryId: string; id: string }> {
+    const repositoryId = await repository();
+    const id = newId('cache');
+    // An object without a row, as nothing reads it.
+    await loam.pool.query(
+      `with object as (
+         insert into large_objects (store_id, oid, size, holders) values (1, $1, 0, 1)
+       )
+       insert into job_caches (id, repository_id, scope, path, key, store_id, oid, size, content_bytes, job_id)
+       values ($1, $2, 'refs/heads/main', 'deps', 'k', 1, $1, 0, 0, 'job_1')`,
+      [id, repositoryId],
+    );
+    return { repositoryId, id };
+  }
+
   async function sshKey(owner: string): Promise<string> {
     const { addSshKey } = await by(owner).gql(
       'mutation ($key: String!) { addSshKey(input: {title: "x", key: $key}) { sshKey { id } } }',
@@ -379,6 +394,7 @@ export async function createWorld(loam: Loam) {
     variable,
     lock,
     largeFile,
+    cache,
     job,
     shell,
     keptArtifacts,

@@ -1,7 +1,7 @@
 import { Link } from '@tanstack/react-router';
 import type { ResultOf } from '../../graphql/graphql.ts';
 import { CopyButton } from '../../ui/copy.tsx';
-import { formatDuration, formatMoney, shortSha } from '../../ui/format.ts';
+import { formatBytes, formatDuration, formatMoney, shortSha } from '../../ui/format.ts';
 import { isFinished } from '../../ui/status.tsx';
 import { ArrayLink } from '../jobs/array-row.tsx';
 import { describeValues, useRuntime } from '../jobs/job-row.tsx';
@@ -32,6 +32,18 @@ export function RuntimeAndCost({ job }: { job: JobData }) {
 }
 
 /** The settings that the job was created with. */
+/** What the last attempt did with a cache. */
+function describeCache(cache: JobData['caches'][number]): string {
+  const { key, resolvedKey, restoredKey, restoredBytes, isSaved, problem } = cache;
+  if (resolvedKey === null) return key;
+  const restored =
+    restoredKey === null ? 'not found' : `restored (${formatBytes(restoredBytes ?? 0)})`;
+  const other = restoredKey !== null && restoredKey !== resolvedKey ? ` from ${restoredKey}` : '';
+  return [`${resolvedKey}: ${restored}${other}`, ...(isSaved ? ['saved'] : []), problem]
+    .filter(Boolean)
+    .join(', ');
+}
+
 export function JobSettings({ job }: { job: JobData }) {
   const gpu = job.gpu === 'NONE' ? 'None' : `${job.gpuCount} × ${job.gpu.replaceAll('_', ' ')}`;
   const [owner = '', repository = ''] = job.repo?.split('/') ?? [];
@@ -125,6 +137,17 @@ export function JobSettings({ job }: { job: JobData }) {
               {job.repositoryInputs.map((input) => (
                 <li key={`${input.repo} ${input.path} ${input.to}`}>
                   <InputRepository {...input} />
+                </li>
+              ))}
+            </ul>
+          </Setting>
+        )}
+        {job.caches.length > 0 && (
+          <Setting name="Caches">
+            <ul>
+              {job.caches.map((cache) => (
+                <li key={cache.path}>
+                  <code className="break-all">{cache.path}</code> {describeCache(cache)}
                 </li>
               ))}
             </ul>

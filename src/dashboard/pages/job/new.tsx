@@ -278,6 +278,7 @@ const ADVANCED_FIELDS = new Set([
   'outputPath',
   'inputs',
   'volumes',
+  'cache',
   'region',
   'timeoutMinutes',
   'retries',

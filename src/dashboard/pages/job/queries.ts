@@ -47,6 +47,7 @@ export const JobFacts = graphql(`
     inputs { jobName path to job { id name } array { id } }
     repositoryInputs { repo ref commitSha path to repository { id name namespace } }
     volumes { name to readOnly }
+    caches { path key resolvedKey restoredKey restoredBytes isSaved problem }
     environmentNames
     secretNames
     permissions { repo jobs }

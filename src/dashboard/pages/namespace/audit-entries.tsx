@@ -28,6 +28,7 @@ const PHRASES: Record<Action, string> = {
   BUDGET_CANCEL_JOBS: 'cancelled jobs over the budget of',
   BUDGET_DELETE: 'deleted budget of',
   BUDGET_SET: 'set budget of',
+  CACHE_DELETE: 'deleted caches of',
   COMMIT_STATUS_SET: 'reported a check of',
   DEPLOY_KEY_ADD: 'added deploy key',
   DEPLOY_KEY_DELETE: 'deleted deploy key',

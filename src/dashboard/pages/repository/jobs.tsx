@@ -6,9 +6,17 @@ import { RepositoryFrame } from './frame.tsx';
 export default function RepositoryJobs() {
   return (
     <RepositoryFrame tab="Jobs">
-      {({ namespace, fullName }) => (
+      {({ namespace, name, fullName, owner }) => (
         <>
-          <div className="mb-4 flex justify-end">
+          <div className="mb-4 flex justify-end gap-2">
+            {owner.viewerRole !== null && (
+              <ButtonLink
+                to="/$namespace/$repository/caches"
+                params={{ namespace, repository: name }}
+              >
+                Caches
+              </ButtonLink>
+            )}
             <ButtonLink to="/new/job" search={{ namespace, repo: fullName }} look="primary">
               New job
             </ButtonLink>

@@ -69,20 +69,20 @@ export class HashingPool implements AsyncDisposable {
   }
 
   /**
-   * Hashes the `size` bytes of `body` while they arrive, one batch ahead of the consumer.
+   * Hashes the `size` bytes of `body` while they arrive, one batch ahead of the consumer; `atMost` bytes if the size is not known.
    * @param cutting whether to find chunks as well
    * @throws BodyTooLong, BodyTooShort, errors of `body`, and the reason of `signal`
    */
   async *hash(
     body: AsyncIterable<Uint8Array>,
-    { size, cutting, signal }: { size: number; cutting: boolean; signal: AbortSignal },
+    { cutting, signal, ...expected }: ExpectedSize & { cutting: boolean; signal: AbortSignal },
   ): AsyncGenerator<HashedChunks> {
     const buffers = this.#buffers;
     const thread = this.#assignThread();
     const { contents } = thread;
     try {
       let before: Promise<WorkerReply> | undefined;
-      const batches = splitIntoBatches(body, size, buffers, signal);
+      const batches = splitIntoBatches(body, expected, buffers, signal);
       for await (const { buffer, end, isLast } of prefetchNext(batches)) {
         const reply = thread.ask({ kind: 'batch', contents, buffer, end, isLast, cutting });
         // Awaited in the next round; until then a rejection counts as handled.
@@ -193,19 +193,22 @@ async function* prefetchNext<T>(source: AsyncIterable<T>): AsyncGenerator<T> {
   }
 }
 
+type ExpectedSize = { size: number } | { atMost: number };
+
 type Batch = { buffer: ArrayBufferLike; end: number; isLast: boolean };
 
 /** Splits the body into batches of `BATCH_BYTES`. The last batch is smaller and may be empty. */
 async function* splitIntoBatches(
   body: AsyncIterable<Uint8Array>,
-  size: number,
+  expected: ExpectedSize,
   buffers: BufferPool,
   signal: AbortSignal,
 ): AsyncGenerator<Batch> {
+  const limit = 'size' in expected ? expected.size : expected.atMost;
   let seen = 0;
   let placed = 0;
   const begin = () => {
-    const room = HEADROOM + Math.min(BATCH_BYTES, size - placed);
+    const room = HEADROOM + Math.min(BATCH_BYTES, limit - placed);
     return Buffer.from(buffers.acquire(room), 0, room);
   };
   let batch = begin();
@@ -213,7 +216,7 @@ async function* splitIntoBatches(
   const taken = (isLast: boolean): Batch => ({ buffer: batch.buffer, end, isLast });
   for await (let piece of abortable(body, signal)) {
     seen += piece.length;
-    if (seen > size) throw new BodyTooLong();
+    if (seen > limit) throw new BodyTooLong();
     while (piece.length > 0) {
       if (end === batch.length) {
         yield taken(false);
@@ -227,7 +230,7 @@ async function* splitIntoBatches(
       piece = piece.subarray(part.length);
     }
   }
-  if (seen < size) throw new BodyTooShort(seen);
+  if ('size' in expected && seen < limit) throw new BodyTooShort(seen);
   yield taken(true);
 }
 

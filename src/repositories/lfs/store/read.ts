@@ -15,7 +15,7 @@ import {
   hashKey,
 } from './chunking.ts';
 import { decodeEntries, type RecipeEntry } from './recipes.ts';
-import { markDamaged } from './references.ts';
+import { markDamaged, type StoredKey } from './references.ts';
 
 type Deps = StorageDeps & { pool: pg.Pool; hashing: { verifier: ChunkVerifier } };
 
@@ -51,12 +51,24 @@ export async function openObject(
     values: [repositoryId, oid],
   });
   const [row] = rows;
-  if (!row) return null;
-  const size = Number(row.size);
+  return row
+    ? openStored(deps, { storeId: row.storeId, oid, size: Number(row.size) }, range)
+    : null;
+}
+
+/**
+ * Opens an object whose holder the caller has read.
+ * @throws as `openObject`
+ */
+export async function openStored(
+  deps: Deps,
+  { storeId, oid, size }: StoredKey,
+  range?: Range,
+): Promise<OpenedObject> {
   const { start, end } = range ?? { start: 0, end: size };
   if (!(start >= 0 && start <= end && end <= size))
     throw new RangeError(`The range ${start} to ${end} is outside of an object of ${size} bytes`);
-  const contents = read(deps, { storeId: row.storeId, oid }, { start, end });
+  const contents = read(deps, { storeId, oid }, { start, end });
   // Reads the first piece now, so that an unreadable object fails before a response has begun.
   const first = await contents.next();
   const pieces = (async function* () {

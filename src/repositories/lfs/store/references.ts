@@ -21,6 +21,9 @@ const BATCH = 1_000;
 /** The store of all repositories with `content_addressed`. */
 const SHARED_STORE = 1;
 
+/** An object of the store. Who knows it has the right to read it. */
+export type StoredKey = { storeId: number; oid: string; size: number };
+
 export type NewObject = { oid: string; size: number; givenById?: string | null };
 
 /**
@@ -44,7 +47,7 @@ export async function beginUpload(
   });
   const [row] = rows;
   if (!row) throw notFound('Repository');
-  const storeId = row.shared ? SHARED_STORE : await findOrCreateStore(deps, repositoryId);
+  const storeId = await findStore(deps, repositoryId, row.shared);
   // An object that the repository has is counted already.
   await reserveStorage(deps, row.namespaceId, row.given ? 0 : size, async (client) => {
     await client.query(
@@ -76,7 +79,32 @@ export async function cancelUpload(
   );
 }
 
-async function findOrCreateStore({ pool }: Deps, repositoryId: string): Promise<number> {
+/** @param isShared `content_addressed` of the repository @throws AppError 404 */
+async function findStore(
+  deps: Pick<Deps, 'pool'>,
+  repositoryId: string,
+  isShared: boolean,
+): Promise<number> {
+  return isShared ? SHARED_STORE : findOrCreateStore(deps, repositoryId);
+}
+
+/** @returns the id of the store of a repository @throws AppError 404 */
+export async function findStoreOf(
+  { pool }: Pick<Deps, 'pool'>,
+  repositoryId: string,
+): Promise<number> {
+  const { rows } = await pool.query<{ shared: boolean }>(
+    'select content_addressed as shared from repositories where id = $1',
+    [repositoryId],
+  );
+  if (!rows[0]) throw notFound('Repository');
+  return findStore({ pool }, repositoryId, rows[0].shared);
+}
+
+async function findOrCreateStore(
+  { pool }: Pick<Deps, 'pool'>,
+  repositoryId: string,
+): Promise<number> {
   const find = 'select id from large_stores where repository_id = $1';
   const { rows } = await pool.query<{ id: number }>(find, [repositoryId]);
   if (rows[0]) return rows[0].id;
@@ -157,6 +185,54 @@ export function attachObject(
       requireStorage(deps, { ...owner, storageBytes: BigInt(owner.storageBytes) }, size);
     await countBytes(client, repositoryId, size);
   });
+}
+
+/**
+ * Adds a stored object for a row that refers to it, such as a cache. Runs in the transaction that inserts the row, before it locks
+ * a repository. The row is deleted by `deleteHolders`.
+ * @throws AppError 503 if the sweep removed chunks meanwhile
+ */
+export async function holdObject(
+  client: pg.PoolClient,
+  { storeId, oid, size }: StoredKey,
+  recipe: Recipe,
+): Promise<void> {
+  await addObject(client, storeId, { oid, size }, recipe);
+  await client.query(
+    'update large_objects set holders = holders + 1 where store_id = $1 and oid = $2',
+    [storeId, oid],
+  );
+}
+
+/**
+ * Deletes rows that hold objects. The sweep deletes the bytes of objects that nothing else holds.
+ * @param ids of rows of the repository; others are skipped
+ * @returns the sum of their sizes, which the caller subtracts from the count of the repository
+ */
+export async function deleteHolders(
+  client: pg.PoolClient,
+  table: 'job_caches',
+  repositoryId: string,
+  ids: readonly string[],
+): Promise<{ bytes: number; count: number }> {
+  // As in `detachRows`: only rows whose object is locked here.
+  const locked = await client.query<{ id: string }>(
+    `select h.id from large_objects o join ${table} h on h.store_id = o.store_id and h.oid = o.oid
+     where h.repository_id = $1 and h.id = any($2) order by o.store_id, o.oid for update of o`,
+    [repositoryId, ids],
+  );
+  const { rows } = await client.query<{ bytes: string; count: string }>(
+    `with removed as (
+       delete from ${table} where id = any($1) returning store_id, oid, size
+     ), counted as (
+       update large_objects o set holders = holders - of_object.n
+       from (select store_id, oid, count(*)::int as n from removed group by store_id, oid) of_object
+       where o.store_id = of_object.store_id and o.oid = of_object.oid
+     )
+     select coalesce(sum(size), 0) as bytes, count(*) as count from removed`,
+    [locked.rows.map(({ id }) => id)],
+  );
+  return { bytes: Number(rows[0]?.bytes ?? 0), count: Number(rows[0]?.count ?? 0) };
 }
 
 function dependencyRemoved(): AppError {

@@ -11,10 +11,21 @@ import type { DiskSpace } from '../../../platform/storage/disk-space.ts';
 import type { Storage } from '../../../platform/storage/storage.ts';
 import { deriveGearTable } from './chunking.ts';
 import { HashingPool } from './hashing.ts';
-import { type OpenedObject, openObject, type Range } from './read.ts';
-import { detachObjects, findDamagedObjects, type NewObject, readSizes } from './references.ts';
+import { type OpenedObject, openObject, openStored, type Range } from './read.ts';
+import {
+  detachObjects,
+  findDamagedObjects,
+  type NewObject,
+  readSizes,
+  type StoredKey,
+} from './references.ts';
 import { readUploadOffset, resumeUpload } from './resume.ts';
 import { upload } from './upload.ts';
+import { type StoredStream, writeStream } from './write.ts';
+
+export { BodyTooLong } from './hashing.ts';
+export { DamagedChunkError } from './read.ts';
+export { deleteHolders, type StoredKey } from './references.ts';
 
 export type LargeFiles = {
   /**
@@ -54,6 +65,20 @@ export type LargeFiles = {
    * @throws RangeError
    */
   open(repositoryId: string, oid: string, range?: Range): Promise<OpenedObject | null>;
+  /**
+   * Stores a stream whose size is not known before its end, without a temporary copy. `use` then adds what holds the object;
+   * without it, the new chunks are removed. Uses a few MiB of memory for any size.
+   * @throws AppError 404 if the repository is gone, 503; `BodyTooLong` for more than `atMost` bytes; errors of `body` and `use`;
+   *   the reason of `signal`
+   */
+  write<T>(
+    repositoryId: string,
+    body: AsyncIterable<Uint8Array>,
+    options: { atMost: number; signal: AbortSignal },
+    use: (stored: StoredStream) => Promise<T>,
+  ): Promise<T>;
+  /** Reads an object that a row of the caller holds. @throws as `open` */
+  openStored(key: StoredKey): Promise<OpenedObject>;
   /** Removes objects from the repository. The sweep deletes their bytes when no repository has them. */
   remove(repositoryId: string, oids: readonly string[]): Promise<void>;
 };
@@ -70,6 +95,8 @@ export function openLargeFiles(deps: Deps, key: Uint8Array): LargeFiles & AsyncD
     sizes: (...args) => readSizes(deps, ...args),
     damaged: (...args) => findDamagedObjects(deps, ...args),
     open: (...args) => openObject({ ...deps, hashing }, ...args),
+    write: (...args) => writeStream({ ...deps, hashing }, ...args),
+    openStored: (key) => openStored({ ...deps, hashing }, key),
     remove: (...args) => detachObjects(deps, ...args),
     [Symbol.asyncDispose]: () => hashing[Symbol.asyncDispose](),
   };

@@ -21,7 +21,7 @@ import {
   readRun,
 } from './read.ts';
 import { decodeEntries, SortedHashes } from './recipes.ts';
-import { detachRows } from './references.ts';
+import { deleteHolders, detachRows } from './references.ts';
 
 export type SweepDeps = { pool: pg.Pool; storage: Storage; log: Logger };
 
@@ -93,7 +93,17 @@ async function detachFromDeletedRepository({ pool }: SweepDeps): Promise<boolean
       repository.id,
       rows.map(({ oid }) => oid),
     );
-    if (rows.length < BATCH)
+    const caches = await client.query<{ id: string }>(
+      'select id from job_caches where repository_id = $1 order by id limit $2',
+      [repository.id, BATCH],
+    );
+    await deleteHolders(
+      client,
+      'job_caches',
+      repository.id,
+      caches.rows.map(({ id }) => id),
+    );
+    if (rows.length < BATCH && caches.rows.length < BATCH)
       await client.query('delete from deleted_large_files where repository_id = $1', [
         repository.id,
       ]);

@@ -166,7 +166,7 @@ async function receive(
 const NEVER = new AbortController().signal;
 
 /** Adds the chunks to the recipe, and stores the chunks that the store does not have or has `lost`. */
-async function storeNewChunks(
+export async function storeNewChunks(
   deps: UploadDeps,
   storeId: number,
   chunks: readonly Chunk[],

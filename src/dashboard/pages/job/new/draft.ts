@@ -28,6 +28,8 @@ export type Draft = {
   inputs: string;
   /** Lines of `name:to`, with `:ro` or `:rw` at the end. */
   volumes: string;
+  /** Lines of `path=key`, or `path=key | restore key`. */
+  cache: string;
   /** Lines of `NAME=value`. */
   env: string;
   secrets: string;
@@ -65,6 +67,7 @@ export function newDraft(options: JobOptions, given: Partial<Draft>): Draft {
     outputPath: '',
     inputs: '',
     volumes: '',
+    cache: '',
     env: '',
     secrets: '',
     variableNames: '',
@@ -108,6 +111,9 @@ export function draftFromJob({ job, namespace }: RerunData): Partial<Draft> {
     ].join('\n'),
     volumes: job.volumes
       .map(({ name, to, readOnly }) => `${name}:${to}:${readOnly ? 'ro' : 'rw'}`)
+      .join('\n'),
+    cache: job.caches
+      .map(({ path, key, restoreKeys }) => [`${path}=${key}`, ...restoreKeys].join(' | '))
       .join('\n'),
     env: lines(job.environmentNames),
     secrets: lines(job.secretNames),
@@ -194,6 +200,8 @@ export function validateDraft(draft: Draft, options: JobOptions): Problems {
     problems.inputs = 'Each line must be job:path:to or namespace/name@ref:path=to';
   if (parseVolumes(draft.volumes).includes(null))
     problems.volumes = 'Each line must be name:folder, with :ro or :rw at the end if wanted';
+  if (parseCaches(draft.cache).includes(null))
+    problems.cache = 'Each line must be path=key, with beginnings of other keys after |';
   for (const field of ['env', 'secrets'] as const) {
     const wrong = parsePairs(draft[field]).find(
       (each) => !each || !matches(options.variables.namePattern, each[0]),
@@ -239,6 +247,9 @@ export function toCreateInput(draft: Draft): Input {
     ...(draft.volumes.trim() && {
       volumes: parseVolumes(draft.volumes).flatMap((volume) => volume ?? []),
     }),
+    ...(draft.cache.trim() && {
+      cache: parseCaches(draft.cache).flatMap((cache) => cache ?? []),
+    }),
     ...(draft.env.trim() && { env: variables(draft.env) }),
     ...(draft.secrets.trim() && { secrets: variables(draft.secrets) }),
     ...(draft.variableNames.trim() && { variableNames: names(draft.variableNames) }),
@@ -246,6 +257,16 @@ export function toCreateInput(draft: Draft): Input {
     ...(labels.length > 0 && { labels }),
     ...draft.credentials,
   };
+}
+
+/** Null for a line that is not `path=key`, or `path=key | restore key`. */
+function parseCaches(text: string) {
+  const lines = text.split('\n').filter((line) => line.trim());
+  return lines.map((line) => {
+    const [first = '', ...restoreKeys] = line.split('|').map((part) => part.trim());
+    const [, path, key] = /^([^=]+)=(.+)$/.exec(first) ?? [];
+    return path && key ? { path, key, ...(restoreKeys.length > 0 && { restoreKeys }) } : null;
+  });
 }
 
 /** Null for a line that is not `name:to`, `name:to:ro` or `name:to:rw`. */

@@ -207,6 +207,17 @@ export function AdvancedFields({ draft, options, problems, set }: FieldsProps) {
           onChange={({ target }) => set({ volumes: target.value })}
         />
       </Field>
+      <Field
+        label="Caches"
+        problem={problems.cache}
+        hint="Folders from an earlier job of the repository. One per line: path=key, such as ~/.npm=npm-${hash:package-lock.json} | npm-"
+      >
+        <TextArea
+          rows={2}
+          value={draft.cache}
+          onChange={({ target }) => set({ cache: target.value })}
+        />
+      </Field>
       <Field label="Environment" problem={problems.env} hint="One per line: NAME=value">
         <TextArea
           rows={4}

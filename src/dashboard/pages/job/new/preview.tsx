@@ -55,11 +55,12 @@ export function RequestPreview({ draft, options }: { draft: Draft; options: JobO
                     input.variableNames ||
                     input.labels ||
                     input.volumes ||
+                    input.cache ||
                     input.holdOnFailureMinutes ||
                     input.shellAccess) && (
                     <p>
-                      Secrets, stored variables, labels, volumes, the hold and shells can only be
-                      set with loam or GraphQL.
+                      Secrets, stored variables, labels, volumes, caches, the hold and shells can
+                      only be set with loam or GraphQL.
                     </p>
                   )}
                   <TokenHint />

@@ -68,6 +68,7 @@ export const RerunQuery = graphql(`
       inputs { jobName path to }
       repositoryInputs { repo ref path to }
       volumes { name to readOnly }
+      caches { path key restoreKeys }
       environmentNames
       secretNames
       permissions { repo jobs }

@@ -32,6 +32,8 @@ export function formatLoamRun(input: Input, options: JobOptions): string {
   for (const one of input.inputs ?? []) add('input', formatInput(one));
   for (const { name, to, readOnly } of input.volumes ?? [])
     add('volume', `${name}:${to}${readOnly == null ? '' : readOnly ? ':ro' : ':rw'}`);
+  for (const { path, key, restoreKeys } of input.cache ?? [])
+    add('cache', [`${path}=${key}`, ...(restoreKeys ?? [])].join('|'));
   for (const { name, value } of input.env ?? []) add('env', `${name}=${value}`);
   for (const { name } of input.secrets ?? []) add('secret', name);
   for (const name of input.secretNames ?? []) add('use-secret', name);
@@ -70,6 +72,7 @@ export function formatJobCurl(
     labels,
     inputs,
     volumes,
+    cache,
     permissions,
     idTokens,
     holdOnFailureMinutes,

@@ -1,0 +1,207 @@
+/**
+ * Restores the caches of a job into its folders before the command begins. A cache is unpacked into an empty folder beside them
+ * and moved to its place as a whole, so a failure leaves nothing, and links of the checkout are never followed. Files that exist
+ * are never replaced.
+ */
+import { lstat, mkdir, readdir, rename, rm } from 'node:fs/promises';
+import { join, posix } from 'node:path';
+import { Readable } from 'node:stream';
+import { pipeline } from 'node:stream/promises';
+import { extract } from 'tar-stream';
+import { hashPaths } from '../../git/disk/checkout.ts';
+import { isDatabaseUnavailable } from '../../platform/database/outage.ts';
+import { DamagedChunkError } from '../../repositories/lfs/store/store.ts';
+import { CannotExtract, FolderFull, InputFolder } from '../artifacts/extract.ts';
+import { nameBytes, relativeTarget, safeName } from '../artifacts/store.ts';
+import type { Attempt, Deps } from '../attempts/attempt-row.ts';
+import { isTransient } from '../attempts/retry.ts';
+import { unpackCache } from './archive.ts';
+import { type FoundCache, findCache, recordLookup, removeCache } from './entries.ts';
+import {
+  CACHE_RULES,
+  expandKey,
+  type JobCache,
+  type KeyVariables,
+  listHashPaths,
+  placeOf,
+  readCaches,
+} from './request.ts';
+import { type CacheScopes, readScopes } from './scope.ts';
+import { type CacheUse, writeCacheUse } from './use.ts';
+
+/** The folders that a job gets. */
+type Folders = { work: string; home: string };
+/** What the job's files may still take. */
+type Room = { bytes: number; entries: number };
+
+/** The folder, in the home folder, in which a cache is unpacked. */
+const UNPACKED = '.loam-cache';
+
+/**
+ * Restores the caches of an attempt, and records which ones. A miss is no error, and neither is a cache that cannot be restored.
+ * @throws transient errors; the reason of `signal`
+ */
+export async function restoreCaches(
+  deps: Deps,
+  { id, job }: Attempt,
+  folders: Folders,
+  room: Room,
+  signal: AbortSignal,
+): Promise<void> {
+  const caches = readCaches(job);
+  const { repositoryId } = job;
+  if (caches.length === 0 || repositoryId === null) return;
+  const scopes = await readScopes(deps, job);
+  const hashes = await hashPaths(folders.work, listHashPaths(caches), signal);
+  const branch = job.branch ?? job.tag ?? '';
+  const variables = { branch, os: process.platform, arch: process.arch, hashes };
+  const uses: CacheUse[] = [];
+  for (const cache of caches) {
+    const use = await restoreCache(
+      deps,
+      { repositoryId, cache, scopes, variables },
+      folders,
+      room,
+      signal,
+    );
+    if (use.note !== undefined)
+      deps.log.info(
+        { job: job.id, key: use.key, path: use.path },
+        `A cache is not restored: ${use.note}`,
+      );
+    uses.push(use);
+  }
+  await writeCacheUse(deps, { attemptId: id, jobId: job.id }, uses);
+}
+
+type Restore = {
+  repositoryId: string;
+  cache: JobCache;
+  scopes: CacheScopes;
+  variables: KeyVariables;
+};
+
+async function restoreCache(
+  deps: Deps,
+  { repositoryId, cache, scopes, variables }: Restore,
+  folders: Folders,
+  room: Room,
+  signal: AbortSignal,
+): Promise<CacheUse> {
+  const { path } = cache;
+  const [key = '', ...restoreKeys] = [cache.key, ...cache.restoreKeys].map((one) =>
+    expandKey(one, variables),
+  );
+  const use: CacheUse = { path, key, restoredKey: null, restoredBytes: null, isSaved: false };
+  if ([key, ...restoreKeys].some((one) => one.length > CACHE_RULES.keyLength))
+    return { ...use, note: `its key is longer than ${CACHE_RULES.keyLength} characters` };
+  const lookup = { repositoryId, scopes: scopes.read, path, key, restoreKeys };
+  const found = await findCache(deps, lookup);
+  if (!found) {
+    await recordLookup(deps, repositoryId, null);
+    deps.metrics.cacheLookedUp('miss');
+    return use;
+  }
+  try {
+    await unpack(deps, found, path, folders, room, signal);
+  } catch (error) {
+    signal.throwIfAborted();
+    if (isDatabaseUnavailable(error) || isTransient(error)) throw error;
+    const isExpected = error instanceof CannotExtract;
+    if (!isExpected) deps.log.error({ err: error, cache: found.id }, 'Cannot restore a cache');
+    // The next job saves it again.
+    if (error instanceof DamagedChunkError) await removeCache(deps, repositoryId, found.id);
+    deps.metrics.cacheLookedUp('failed');
+    return { ...use, note: isExpected ? error.message : 'it cannot be read' };
+  }
+  await recordLookup(deps, repositoryId, found.id);
+  deps.metrics.cacheLookedUp(found.key === key ? 'hit' : 'partial');
+  deps.metrics.cacheBytes('restored', found.size);
+  return { ...use, restoredKey: found.key, restoredBytes: found.contentBytes };
+}
+
+/** @throws CannotExtract; errors of the storage and the disk; the reason of `signal` */
+async function unpack(
+  deps: Deps,
+  found: FoundCache,
+  path: string,
+  folders: Folders,
+  room: Room,
+  signal: AbortSignal,
+): Promise<void> {
+  const unpacked = join(folders.home, UNPACKED);
+  await mkdir(unpacked);
+  try {
+    const limits = { maxBytes: room.bytes, maxEntries: room.entries, mayHaveGit: true };
+    const folder = new InputFolder(unpacked, limits);
+    const { pieces } = await deps.largeFiles.openStored(found);
+    const onlyFile = await extractTar(unpackCache(pieces), folder, signal);
+    const { folder: name, inside } = placeOf(path);
+    const parents = new InputFolder(folders[name], { ...limits, maxEntries: room.entries + 1_000 });
+    await parents.addFolder(
+      Buffer.from(posix.dirname(inside)).toString('latin1').replace(/^\.$/, ''),
+    );
+    const isFile =
+      onlyFile !== null && onlyFile === Buffer.from(posix.basename(inside)).toString('latin1');
+    const from = Buffer.from(unpacked);
+    await moveInto(
+      isFile ? Buffer.concat([from, Buffer.from(`/${onlyFile}`, 'latin1')]) : from,
+      Buffer.from(join(folders[name], inside)),
+    );
+    room.bytes -= folder.used.bytes;
+    room.entries -= folder.used.entries;
+  } finally {
+    await rm(unpacked, { recursive: true, force: true });
+  }
+}
+
+/**
+ * Leaves out devices, hard links, and links and names that lead outside.
+ * @returns the name of the file if the archive is one file; else null
+ */
+async function extractTar(
+  tar: AsyncIterable<Buffer>,
+  folder: InputFolder,
+  signal: AbortSignal,
+): Promise<string | null> {
+  const entries = extract({ filenameEncoding: 'latin1' } as object);
+  const feeding = pipeline(Readable.from(tar, { objectMode: false }), entries, { signal });
+  // The loop throws the error, because it destroys `entries`.
+  feeding.catch(() => {});
+  let count = 0;
+  let onlyFile: string | null = null;
+  for await (const entry of entries) {
+    const { header } = entry;
+    const name = safeName(nameBytes(header));
+    const isFile = header.type === 'file';
+    onlyFile = count++ === 0 && isFile ? name : null;
+    if (name !== null)
+      try {
+        if (header.type === 'directory') await folder.addFolder(name);
+        else if (isFile) await folder.addFile(name, header, entry as unknown as Readable, signal);
+        else if (header.type === 'symlink') {
+          const target = relativeTarget(name, header.linkname ?? '');
+          if (target !== null) await folder.addLink(name, target);
+        }
+      } catch (error) {
+        // For example two entries with one name.
+        if (!(error instanceof CannotExtract) || error instanceof FolderFull) throw error;
+      }
+    entry.resume();
+  }
+  await feeding;
+  return onlyFile;
+}
+
+/** Moves a file or folder. Folders that exist keep their files. Links are never followed. */
+async function moveInto(from: Buffer, to: Buffer): Promise<void> {
+  const existing = await lstat(to).catch((error: NodeJS.ErrnoException) => {
+    if (error.code === 'ENOENT') return null;
+    throw error;
+  });
+  if (!existing) return rename(from, to);
+  if (!existing.isDirectory() || !(await lstat(from)).isDirectory()) return;
+  const below = (folder: Buffer, name: Buffer) => Buffer.concat([folder, Buffer.from('/'), name]);
+  for (const name of await readdir(from, { encoding: 'buffer' }))
+    await moveInto(below(from, name), below(to, name));
+}

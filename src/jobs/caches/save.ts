@@ -1,0 +1,104 @@
+/** Saves the caches of a job after its command has succeeded. A failure is a line of the log, and never fails the job. */
+import { AppError } from '../../base/errors.ts';
+import { BodyTooLong } from '../../repositories/lfs/store/store.ts';
+import { ArtifactsNotKept, type Handle } from '../../runners/runner.ts';
+import type { Attempt, Deps } from '../attempts/attempt-row.ts';
+import { packCache } from './archive.ts';
+import { CacheExists, CachesFull, hasCache, insertCache, makeRoom } from './entries.ts';
+import { readCaches, toAbsolutePath } from './request.ts';
+import { readScopes } from './scope.ts';
+import { type CacheUse, findCacheUse, writeCacheUse } from './use.ts';
+
+/** Most trees of packages have fewer. A job may create more files. */
+const MAX_ENTRIES = 1_000_000;
+/** Other saves of the repository may take the room that was made. */
+const MAX_TRIES = 5;
+
+/**
+ * Saves the caches whose key is new.
+ * @param isSuccess of the command
+ * @returns lines for the log: which caches were not restored or not saved, and why
+ */
+export async function saveCaches(
+  deps: Deps,
+  { id, job }: Attempt,
+  handle: Handle,
+  isSuccess: boolean,
+  signal: AbortSignal,
+): Promise<string[]> {
+  const caches = readCaches(job);
+  const { repositoryId } = job;
+  if (caches.length === 0 || repositoryId === null) return [];
+  const ids = { attemptId: id, jobId: job.id };
+  const found = await findCacheUse(deps, ids);
+  if (!found) return [];
+  const { write: scope } = await readScopes(deps, job);
+  const mayRead = (use: CacheUse) =>
+    use.note && `The cache ${use.key} was not restored: ${use.note}.`;
+  const notes = found.uses.flatMap((use) => mayRead(use) ?? []);
+  if (!isSuccess || scope === null || found.isTouched || deps.config.caches.maxBytes === 0)
+    return notes;
+  const uses = [...found.uses];
+  for (const [index, use] of found.uses.entries()) {
+    const readOnly = caches.find(({ path }) => path === use.path)?.readOnly ?? false;
+    if (readOnly || use.restoredKey === use.key) continue;
+    const target = { repositoryId, scope, path: use.path, key: use.key };
+    if (await hasCache(deps, target)) continue;
+    const note = await saveCache(deps, { job, handle, target }, signal);
+    signal.throwIfAborted();
+    if (typeof note === 'string') notes.push(`The cache ${use.key} was not saved: ${note}.`);
+    uses[index] = { ...use, ...(typeof note === 'string' ? { note } : { isSaved: note }) };
+    await writeCacheUse(deps, ids, uses);
+  }
+  return notes;
+}
+
+type Target = { repositoryId: string; scope: string; path: string; key: string };
+
+/** @returns whether it was saved; a text: why not */
+async function saveCache(
+  deps: Deps,
+  { job, handle, target }: { job: Attempt['job']; handle: Handle; target: Target },
+  signal: AbortSignal,
+): Promise<boolean | string> {
+  try {
+    const path = toAbsolutePath(target.path);
+    const tar = await deps.runner.artifacts(handle, path, MAX_ENTRIES);
+    if (!tar) return 'nothing exists at its path';
+    const counts = { bytes: 0 };
+    const archive = packCache(tar, counts, job.diskGb * 2 ** 30);
+    const { maxBytes: atMost } = deps.config.caches;
+    const { repositoryId } = target;
+    const size = await deps.largeFiles.write(
+      repositoryId,
+      archive,
+      { atMost, signal },
+      async (stored) => {
+        for (let tries = 1; ; tries++) {
+          if (!(await makeRoom(deps, repositoryId, stored.size))) throw new CachesFull();
+          try {
+            await stored.attach((client, key) =>
+              insertCache(deps, client, key, {
+                ...target,
+                jobId: job.id,
+                contentBytes: counts.bytes,
+              }),
+            );
+            return stored.size;
+          } catch (error) {
+            if (!(error instanceof CachesFull) || tries === MAX_TRIES) throw error;
+          }
+        }
+      },
+    );
+    deps.metrics.cacheBytes('saved', size);
+    return true;
+  } catch (error) {
+    if (error instanceof CacheExists || signal.aborted) return false;
+    if (error instanceof CachesFull || error instanceof BodyTooLong)
+      return `it is larger than the caches of a repository may be (LOAM_CACHE_GB)`;
+    const isExpected = error instanceof ArtifactsNotKept || error instanceof AppError;
+    if (!isExpected) deps.log.error({ err: error, job: job.id }, 'Cannot save a cache');
+    return isExpected ? error.message : 'the server failed to store it';
+  }
+}

@@ -1,0 +1,305 @@
+/** Caches of jobs: restored before the command, saved after its success, and kept apart by ref. */
+// biome-ignore-all lint/suspicious/noTemplateCurlyInString: keys have variables.
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { removeUnusedCaches } from '../../src/jobs/caches/entries.ts';
+import { commitFiles, createRepository } from '../support/caches.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
+import { checkStore, sweepAll } from '../support/large-files.ts';
+import { expectRefusal } from '../support/refusal.ts';
+import { lines, submit, submitRaw, until } from '../support/submit.ts';
+
+let app: TestApp;
+let ada: Client;
+let count = 0;
+
+beforeAll(async () => {
+  app = await startApp({ config: { runner: 'process' } });
+  ada = await app.user('ada', 'unlimited');
+});
+afterAll(() => app[Symbol.asyncDispose]());
+
+type Options = {
+  client?: Client;
+  branch?: string;
+  command?: string;
+  cache?: object[];
+  status?: string;
+  namespace?: string;
+  [field: string]: unknown;
+};
+
+/** Runs a job to its end. @returns its lines and its caches */
+async function run(repo: string, options: Options = {}) {
+  const { client = ada, namespace = 'ada', status = 'SUCCEEDED', ...input } = options;
+  const name = `job-${++count}`;
+  await submit(client, { namespace, name, repo, command: WRITE, cache: [CACHE], ...input });
+  await until(client, namespace, name, status);
+  return {
+    name,
+    lines: await lines(client, namespace, name),
+    caches: await cachesOf(name, namespace),
+  };
+}
+
+const CACHE = { path: 'deps', key: 'deps-${hash:lock}' };
+/** Prints what it finds, and leaves something else. */
+const WRITE =
+  'cat deps/made 2>/dev/null || echo nothing; mkdir -p deps; echo "made by $JOB_NAME" > deps/made';
+
+async function cachesOf(name: string, namespace = 'ada') {
+  const query = `query ($namespace: String!, $name: String!) { job(namespace: $namespace, name: $name) {
+    caches { path key resolvedKey restoredKey restoredBytes isSaved readOnly problem } } }`;
+  return (await app.admin.gql(query, { namespace, name })).job.caches;
+}
+
+const LIST = `query ($namespace: String!, $name: String!, $prefix: String) {
+  repository(namespace: $namespace, name: $name) {
+    caches(first: 100, prefix: $prefix) { nodes { id key path ref sizeBytes contentBytes hits } totalCount }
+    cacheUsage { sizeBytes maxBytes hits misses } } }`;
+async function list(repo: string, prefix?: string, client = ada) {
+  const [namespace, name] = repo.split('/');
+  return (await client.gql(LIST, { namespace, name, prefix })).repository;
+}
+
+const remove = (client: Client, input: object) =>
+  client.graphql(
+    'mutation ($input: DeleteCacheInput!) { deleteCache(input: $input) { deletedCount } }',
+    {
+      input,
+    },
+  );
+
+test('a job finds what an earlier job with the key has left, and never changes it', async () => {
+  const { repo, id } = await createRepository(ada, 'ada', { lock: 'one' });
+  const first = await run(repo);
+  expect(first.lines).toEqual(['nothing']);
+  expect(first.caches).toEqual([
+    {
+      path: 'deps',
+      key: 'deps-${hash:lock}',
+      resolvedKey: expect.stringMatching(/^deps-[0-9a-f]{40}$/),
+      restoredKey: null,
+      restoredBytes: null,
+      isSaved: true,
+      readOnly: false,
+      problem: null,
+    },
+  ]);
+  for (let i = 0; i < 2; i++) {
+    const next = await run(repo);
+    expect(next.lines).toEqual([`made by ${first.name}`]);
+    expect(next.caches[0]).toMatchObject({
+      restoredKey: first.caches[0].resolvedKey,
+      isSaved: false,
+      problem: null,
+    });
+  }
+  const { caches, cacheUsage } = await list(repo);
+  expect(caches.nodes).toMatchObject([{ path: 'deps', ref: 'refs/heads/main', hits: 2 }]);
+  expect(cacheUsage).toMatchObject({ hits: 2, misses: 1, sizeBytes: caches.nodes[0].sizeBytes });
+
+  // Another lock file: another key.
+  await commitFiles(ada, id, { lock: 'two' });
+  const other = await run(repo, { cache: [{ ...CACHE, restoreKeys: ['deps-'] }] });
+  expect(other.lines).toEqual([`made by ${first.name}`]);
+  expect(other.caches[0]).toMatchObject({
+    restoredKey: first.caches[0].resolvedKey,
+    isSaved: true,
+  });
+  expect(other.caches[0].resolvedKey).not.toBe(first.caches[0].resolvedKey);
+  await checkStore(app.app.services);
+});
+
+test('caches are in the home folder, too, with times, modes and links', async () => {
+  const { repo } = await createRepository(ada, 'ada');
+  const cache = [
+    { path: '~/.cache/tool', key: 'k' },
+    { path: 'one/file', key: 'k' },
+  ];
+  const make =
+    'mkdir -p ~/.cache/tool/sub one; cd ~/.cache/tool; echo x > sub/x; chmod 755 sub/x; touch -d @1000000 sub/x; ln -s sub/x link; ln -s /etc/passwd out; ln -s ../../.ssh up; mkfifo fifo; mkdir empty; ln sub/x hard; echo single > /work/one/file 2>/dev/null || echo single > "$OLDPWD/one/file"';
+  await run(repo, { cache, command: make });
+  const show =
+    'cat one/file; cd ~/.cache/tool; find . | sort | tr "\\n" " "; stat -c "%a %Y" sub/x; readlink link; cat link hard';
+  const { lines: found } = await run(repo, { cache, command: show });
+  expect(found).toEqual([
+    'single',
+    './. ./empty ./hard ./link ./sub ./sub/x 755 1000000'.replace('./. ', '. '),
+    'sub/x',
+    'x',
+    'x',
+  ]);
+});
+
+test('a job that fails, or in which someone had a shell, saves nothing', async () => {
+  const { repo } = await createRepository(ada, 'ada');
+  await run(repo, { command: `${WRITE}; exit 3`, status: 'FAILED' });
+  expect((await list(repo)).caches.totalCount).toBe(0);
+  expect((await run(repo)).lines).toEqual(['nothing']);
+  expect((await list(repo)).caches.totalCount).toBe(1);
+});
+
+test('a job reads caches of its branch and of the default branch, and writes only those of its branch', async () => {
+  const { repo, id } = await createRepository(ada, 'ada', { lock: '1' });
+  await commitFiles(ada, id, { other: '1' }, 'feature');
+  await commitFiles(ada, id, { other: '2' }, 'rival');
+  const poison = await run(repo, { branch: 'feature' });
+  expect(poison.caches[0].isSaved).toBe(true);
+  expect(
+    (await run(repo, { branch: 'rival', cache: [{ ...CACHE, restoreKeys: ['d'] }] })).lines,
+  ).toEqual(['nothing']);
+  const main = await run(repo, { cache: [{ ...CACHE, restoreKeys: ['d'] }] });
+  expect(main.lines).toEqual(['nothing']);
+  expect(main.caches[0].isSaved).toBe(true);
+  // Its own comes before that of the default branch.
+  expect((await run(repo, { branch: 'feature' })).lines).toEqual([`made by ${poison.name}`]);
+  await commitFiles(ada, id, { other: '3' }, 'third');
+  const third = await run(repo, { branch: 'third' });
+  expect(third.lines).toEqual([`made by ${main.name}`]);
+  expect(third.caches[0].isSaved).toBe(false);
+});
+
+test('bad requests are refused with the name of the field', async () => {
+  const { repo } = await createRepository(ada, 'ada');
+  const refuse = async (cache: object[], text: RegExp, more = {}) => {
+    const input = { namespace: 'ada', name: 'bad', repo, command: 'true', cache, ...more };
+    const { errors } = await submitRaw(ada, input);
+    expect(errors?.[0]?.extensions).toMatchObject({ code: 'INVALID_REQUEST', field: 'cache' });
+    expect(errors?.[0]?.message).toMatch(text);
+  };
+  const key = 'k';
+  for (const path of [
+    '',
+    '.',
+    './',
+    '/',
+    '/etc',
+    '..',
+    'a/../..',
+    '~',
+    '~/',
+    '~/.',
+    '.git',
+    'a/.GIT/x',
+    '~/.loam',
+    '~/.loam/x',
+    'a\nb',
+    'x'.repeat(1_025),
+  ])
+    await refuse([{ path, key }], /cache.*path/i);
+  for (const bad of [
+    '',
+    'x'.repeat(513),
+    'a\u0000',
+    '${what}',
+    '${hash:}',
+    '${hash:/etc/passwd}',
+    '${hash:../x}',
+    `${'x'.repeat(480)}\${hash:a}`,
+  ])
+    await refuse([{ path: 'a', key: bad }], /cache.*key/i);
+  await refuse(
+    [{ path: 'a', key, restoreKeys: Array.from({ length: 11 }, (_, i) => `${i}`) }],
+    /restoreKeys/,
+  );
+  await refuse(
+    [
+      { path: 'a', key },
+      { path: 'a/', key },
+    ],
+    /same/,
+  );
+  await refuse(
+    [
+      { path: 'a/b', key },
+      { path: './a', key },
+    ],
+    /inside/,
+  );
+  await refuse(
+    [
+      { path: 'node', key },
+      { path: 'a', key },
+      { path: '/work/a', key },
+    ],
+    /path/,
+  );
+  await refuse(
+    Array.from({ length: 17 }, (_, i) => ({ path: `a${i}`, key })),
+    /16/,
+  );
+  await refuse([{ path: 'a', key }], /repo/, { repo: undefined, image: 'busybox' });
+});
+
+test('old caches make room, and unused ones are removed', async () => {
+  await using small = await startApp({
+    config: { runner: 'process', caches: { maxBytes: 300_000, days: 7 } },
+  });
+  const bob = await small.user('bob', 'unlimited');
+  const { repo } = await createRepository(bob, 'bob');
+  const fill = async (key: string, kb: number) => {
+    const name = `fill-${++count}`;
+    const command = `mkdir -p data; head -c ${kb}000 /dev/urandom > data/x`;
+    await submit(bob, { namespace: 'bob', name, repo, command, cache: [{ path: 'data', key }] });
+    await until(bob, 'bob', name, 'SUCCEEDED');
+    return lines(bob, 'bob', name);
+  };
+  const keys = async () =>
+    (await list(repo, undefined, bob)).caches.nodes.map(({ key }: { key: string }) => key).sort();
+  await fill('a', 120);
+  await fill('b', 120);
+  await fill('a', 1);
+  await fill('c', 120);
+  expect(await keys()).toEqual(['a', 'c']);
+  expect(await fill('d', 400)).toEqual([
+    expect.stringMatching(/^The cache d was not saved: .*LOAM_CACHE_GB/),
+  ]);
+  expect(await keys()).toEqual(['a', 'c']);
+  const { services } = small.app;
+  const stored = async () =>
+    (
+      await small.pool.query(`select cache_bytes::int as cache, storage_bytes::int - size_bytes::int as rest
+      from repositories r join namespaces n on n.id = r.namespace_id`)
+    ).rows[0];
+  const { cache, rest } = await stored();
+  expect(cache).toBeGreaterThan(240_000);
+  expect(rest).toBeGreaterThanOrEqual(cache);
+  await sweepAll(services);
+  await checkStore(services);
+  await small.pool.query(
+    `update job_caches set used_at = now() - interval '8 days' where key = 'a'`,
+  );
+  await removeUnusedCaches(services);
+  expect(await keys()).toEqual(['c']);
+  await sweepAll(services);
+  await checkStore(services);
+  // Without the repository nothing is left.
+  const { id } = (await small.pool.query('select id from repositories')).rows[0];
+  await bob.gql(
+    'mutation ($input: DeleteRepositoryInput!) { deleteRepository(input: $input) { id } }',
+    { input: { id } },
+  );
+  await sweepAll(services);
+  await checkStore(services);
+  expect((await small.pool.query('select count(*)::int as n from job_caches')).rows[0].n).toBe(0);
+  expect((await small.pool.query('select count(*)::int as n from large_chunks')).rows[0].n).toBe(0);
+});
+
+test('caches are listed by prefix, and deleted by writers', async () => {
+  const { repo, id } = await createRepository(ada, 'ada');
+  for (const key of ['npm-1', 'npm-2', 'pip-1'])
+    await run(repo, { cache: [{ path: 'deps', key }] });
+  const { caches } = await list(repo, 'npm-');
+  expect(caches.nodes.map(({ key }: { key: string }) => key)).toEqual(['npm-2', 'npm-1']);
+  const eve = await app.user(`eve${count}`);
+  await expectRefusal(remove(eve, { repositoryId: id, key: 'npm-1' }), 'PERMISSION_DENIED');
+  await expectRefusal(remove(ada, { repositoryId: id }), 'INVALID_REQUEST', 'id');
+  await expectRefusal(remove(ada, { repositoryId: id, key: 'none' }), 'NOT_FOUND');
+  expect(
+    (await remove(ada, { repositoryId: id, key: 'npm-1' })).data.deleteCache.deletedCount,
+  ).toBe(1);
+  expect(
+    (await remove(ada, { repositoryId: id, id: caches.nodes[0].id })).data.deleteCache.deletedCount,
+  ).toBe(1);
+  expect((await list(repo)).caches.nodes.map(({ key }: { key: string }) => key)).toEqual(['pip-1']);
+});
