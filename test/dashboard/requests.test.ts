@@ -119,7 +119,15 @@ async function settingsOf(name: string) {
 const HOSTILE_COMMAND = String.raw`echo "$HOME" '$(id)' \`id\` \\ \' !! ~ * {a,b} ; & | # % > /dev/null --`;
 
 const DRAFTS: [name: string, changes: Partial<Draft>][] = [
-  ['plain', { repo: 'ada/code', command: 'make train' }],
+  [
+    'plain',
+    {
+      repo: 'ada/code',
+      command: 'make train',
+      // biome-ignore lint/suspicious/noTemplateCurlyInString: the text of the key has it.
+      cache: "it's $HOME=k-${hash:it's} | k- | $k\n~/.npm=$(id)",
+    },
+  ],
   [
     'full',
     {
@@ -138,8 +146,6 @@ const DRAFTS: [name: string, changes: Partial<Draft>][] = [
       outputPath: `out dir/it's "$HOME"`,
       inputs: `source\nsource:it's "$HOME":in dir/\nsource::all\nada/code=code\nada/code@main:=it's "$HOME"=`,
       volumes: `data:in/its set:ro\nscratch:/scratch "$HOME"\nscratch:out:rw`,
-      // biome-ignore lint/suspicious/noTemplateCurlyInString: the text of the key has it.
-      cache: "it's $HOME=k-${hash:it's} | k- | $k\n~/.npm=$(id)",
       command: `${HOSTILE_COMMAND}\nsecond 'line'\n\n`,
       env: `A=it's "$HOME" \`id\` \\n  \nEMPTY=\nEQUALS==x=`,
       secrets: 'KEY=hush',

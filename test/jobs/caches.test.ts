@@ -1,12 +1,21 @@
 /** Caches of jobs: restored before the command, saved after its success, and kept apart by ref. */
 // biome-ignore-all lint/suspicious/noTemplateCurlyInString: keys have variables.
+import { existsSync } from 'node:fs';
+import { symlink, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { Readable } from 'node:stream';
+import { pack } from 'tar-stream';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { removeUnusedCaches } from '../../src/jobs/caches/entries.ts';
+import type { Actor } from '../../src/identity/audit.ts';
+import { packCache } from '../../src/jobs/caches/archive.ts';
+import { insertCache, removeUnusedCaches } from '../../src/jobs/caches/entries.ts';
+import { recordBegin } from '../../src/jobs/shells/sessions.ts';
 import { commitFiles, createRepository } from '../support/caches.ts';
+import { Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { checkStore, sweepAll } from '../support/large-files.ts';
 import { expectRefusal } from '../support/refusal.ts';
-import { lines, submit, submitRaw, until } from '../support/submit.ts';
+import { cancel, lines, submit, submitRaw, until } from '../support/submit.ts';
 
 let app: TestApp;
 let ada: Client;
@@ -302,4 +311,233 @@ test('caches are listed by prefix, and deleted by writers', async () => {
     (await remove(ada, { repositoryId: id, id: caches.nodes[0].id })).data.deleteCache.deletedCount,
   ).toBe(1);
   expect((await list(repo)).caches.nodes.map(({ key }: { key: string }) => key)).toEqual(['pip-1']);
+});
+
+/* Attacks. */
+
+test('who may not push to a branch cannot change its caches, whatever job he creates', async () => {
+  const { repo, id } = await createRepository(ada, 'ada', { lock: 'a' });
+  const bob = await app.user(`bob${++count}`);
+  await ada.setMembers('ada', { [`bob${count}`]: 'WRITE' });
+  await app.admin.gql(
+    'mutation ($i: SetBranchRuleInput!) { setBranchRule(input: $i) { repository { id } } }',
+    { i: { id, pattern: 'main', pushRole: 'ADMIN' } },
+  );
+  const poison = await run(repo, { client: bob });
+  expect(poison.caches[0]).toMatchObject({ readOnly: true, isSaved: false, restoredKey: null });
+  // Nor by the rerun of somebody who may push.
+  const rerun = await ada.gql(
+    'mutation ($i: RerunJobInput!) { rerunJob(input: $i) { job { name } } }',
+    { i: { namespace: 'ada', name: poison.name } },
+  );
+  await until(ada, 'ada', rerun.rerunJob.job.name, 'SUCCEEDED');
+  expect((await cachesOf(rerun.rerunJob.job.name))[0]).toMatchObject({
+    readOnly: true,
+    isSaved: false,
+  });
+  expect((await list(repo)).caches.totalCount).toBe(0);
+  // He may read them, and write those of a branch to which he may push.
+  const good = await run(repo);
+  expect(good.caches[0].isSaved).toBe(true);
+  expect((await run(repo, { client: bob })).lines).toEqual([`made by ${good.name}`]);
+  await commitFiles(bob, id, { lock: 'b' }, 'his');
+  expect((await run(repo, { client: bob, branch: 'his' })).caches[0].isSaved).toBe(true);
+  expect(
+    (await run(repo, { cache: [{ path: 'deps', key: 'x', restoreKeys: ['deps-'] }] })).caches[0]
+      .restoredKey,
+  ).toBe(good.caches[0].resolvedKey);
+
+  // A right that was lost after the creation counts, too.
+  const held = `held-${++count}`;
+  await submit(bob, {
+    namespace: 'ada',
+    name: held,
+    repo,
+    branch: 'his',
+    command: `until [ -e /tmp/none ]; do sleep 0.1; done`,
+    cache: [{ path: 'deps', key: 'late' }],
+    timeoutMinutes: 1,
+  });
+  await until(ada, 'ada', held, 'RUNNING');
+  await app.admin.gql(
+    'mutation ($i: SetBranchRuleInput!) { setBranchRule(input: $i) { repository { id } } }',
+    { i: { id, pattern: 'his', pushRole: 'ADMIN' } },
+  );
+  await ada.graphql('mutation ($i: CancelJobInput!) { cancelJob(input: $i) { message } }', {
+    i: { namespace: 'ada', name: held },
+  });
+  await until(ada, 'ada', held, 'CANCELLED');
+  expect((await list(repo, 'late')).caches.totalCount).toBe(0);
+});
+
+test('jobs that a job creates only read caches', async () => {
+  const { repo } = await createRepository(ada, 'ada', { lock: 'a' });
+  const parent = `parent-${++count}`;
+  const command = 'until [ -e stop ]; do sleep 0.1; done';
+  const permissions = { repo: 'READ', jobs: 'WRITE' };
+  await submit(ada, { namespace: 'ada', name: parent, repo, command, permissions });
+  await until(ada, 'ada', parent, 'RUNNING');
+  const { rows } = await app.pool.query('select attempt_id as id from jobs where name = $1', [
+    parent,
+  ]);
+  const token = app.app.services.jobTokens.tokenOf(rows[0].id);
+  const child = await run(repo, { client: app.client(`Bearer ${token}`) });
+  expect(child.caches[0]).toMatchObject({ readOnly: true, isSaved: false });
+  expect((await list(repo)).caches.totalCount).toBe(0);
+  await cancel(ada, 'ada', parent);
+});
+
+test('a job in which somebody had a shell saves nothing', async () => {
+  const { repo } = await createRepository(ada, 'ada');
+  for (const [isTouched, saved] of [
+    [true, 0],
+    [false, 1],
+  ] as const) {
+    const name = `touched-${++count}`;
+    const command = 'mkdir deps; echo x > deps/x; until [ -e go ]; do sleep 0.1; done';
+    await submit(ada, {
+      namespace: 'ada',
+      name,
+      repo,
+      command,
+      cache: [{ path: 'deps', key: 'k' }],
+    });
+    await until(ada, 'ada', name, 'RUNNING');
+    const { rows } = await app.pool.query(
+      'select a.id, a.worker_id as worker, j.namespace_id as namespace from job_attempts a join jobs j on j.id = a.job_id where j.name = $1',
+      [name],
+    );
+    const [{ id: attemptId, worker: workerId, namespace }] = rows;
+    const { userId } = (
+      await app.pool.query(`select id as "userId" from users where username = 'ada'`)
+    ).rows[0];
+    const about = { namespaceIds: [namespace], subject: 'job', name };
+    const shell = { attemptId, workerId, command: null, terminal: true };
+    if (isTouched)
+      await recordBegin(app.app.services.db, { userId, username: 'ada' } as Actor, about, shell);
+    await writeFile(join(app.config.dataDir, 'attempts', attemptId, 'work/go'), '');
+    await until(ada, 'ada', name, 'SUCCEEDED');
+    expect((await list(repo)).caches.totalCount).toBe(saved);
+  }
+});
+
+test('jobs of snapshots read the caches of the default branch, and save none', async () => {
+  await using workspace = await Workspace.open();
+  const { repo } = await createRepository(ada, 'ada', { lock: 'a' });
+  const main = await run(repo);
+  await workspace.clone(ada, repo, 'snapshot');
+  await workspace.commit('snapshot', { 'a.txt': 'a' });
+  const snapshot = 'c'.repeat(32);
+  await workspace.git('snapshot', 'push', '-q', 'origin', `HEAD:refs/loam/snapshots/${snapshot}`);
+  expect((await run(repo, { snapshot })).lines).toEqual([`made by ${main.name}`]);
+  const other = await run(repo, { snapshot, cache: [{ path: 'deps', key: 'other' }] });
+  expect(other.caches[0].isSaved).toBe(false);
+  expect((await list(repo)).caches.totalCount).toBe(1);
+});
+
+test('hostile contents of a cache do no harm, and a damaged one is a miss', async () => {
+  const { repo, id } = await createRepository(ada, 'ada', {
+    'deps/kept': 'of the commit',
+    'deps/folder/x': 'x',
+  });
+  await using workspace = await Workspace.open();
+  await workspace.clone(ada, repo, 'links');
+  await workspace.git('links', 'config', 'core.symlinks', 'true');
+  await symlink('/tmp', join(workspace.path, 'links/deps/out'));
+  await workspace.git('links', 'add', '.');
+  await workspace.git('links', 'commit', '-qm', 'links');
+  await workspace.git('links', 'push', '-q', 'origin', 'HEAD:main');
+  const archive = pack();
+  const add = (header: object, text = '') => archive.entry(header as never, text);
+  const canary = `canary-${id}`;
+  add({ name: '../escaped' }, 'x');
+  add({ name: '/tmp/escaped' }, 'x');
+  add({ name: 'kept' }, 'replaced');
+  add({ name: 'folder', type: 'symlink', linkname: '/etc' });
+  add({ name: `out/${canary}` }, 'x');
+  add({ name: 'link', type: 'symlink', linkname: '..' });
+  add({ name: `link/${canary}` }, 'x');
+  add({ name: 'absolute', type: 'symlink', linkname: '/etc/passwd' });
+  add({ name: 'up', type: 'symlink', linkname: 'folder/../../../x' });
+  add({ name: 'hard', type: 'link', linkname: '/etc/passwd' });
+  add({ name: 'device', type: 'character-device', devmajor: 1, devminor: 3 });
+  add({ name: 'fifo', type: 'fifo' });
+  add({ name: 'twice' }, 'first');
+  add({ name: 'twice' }, 'second');
+  add({ name: 'suid', mode: 0o6755 }, 'x');
+  add({ name: '.git/hooks/post-checkout', mode: 0o755 }, 'x');
+  archive.finalize();
+  await store(id, 'evil', archive as unknown as Readable);
+  await store(id, 'cut', Readable.from([Buffer.alloc(5_000, 1)]), true);
+  const command =
+    'cat deps/kept; readlink deps/out; find deps -type f | sort | tr "\\n" " "; find deps ! -type f ! -type d; stat -c %a deps/suid; cat deps/twice; ls -A "$HOME" /work';
+  const cache = [{ path: 'deps', key: 'evil' }];
+  const { lines: found } = await run(repo, { command, cache });
+  expect(found.join('\n').split(/\s+/)).toEqual([
+    ...['of', 'the', 'commit/tmp'],
+    ...['deps/.git/hooks/post-checkout', 'deps/folder/x', 'deps/kept', `deps/link/${canary}`],
+    ...['deps/suid', 'deps/twice', 'deps/out', '755', 'first/home/job:', '/work:', '.git', 'deps'],
+  ]);
+  expect(existsSync(join('/tmp', canary))).toBe(false);
+  const damaged = await run(repo, { cache: [{ path: 'other', key: 'cut' }], command: 'ls -A' });
+  expect(damaged.caches[0]).toMatchObject({ restoredKey: null, problem: 'it cannot be read' });
+  expect(damaged.lines).not.toContain('other');
+});
+
+/** Saves a cache as if a job had packed the tar. */
+async function store(repositoryId: string, key: string, tar: Readable, isRaw = false) {
+  const { services } = app.app;
+  const body = isRaw ? tar : packCache(tar, { bytes: 0 }, 2 ** 30);
+  const path = isRaw ? 'other' : 'deps';
+  const options = { atMost: 2 ** 30, signal: new AbortController().signal };
+  await services.largeFiles.write(repositoryId, body, options, (stored) =>
+    stored.attach((client, object) =>
+      insertCache(services, client, object, {
+        repositoryId,
+        scope: 'refs/heads/main',
+        path,
+        key,
+        jobId: 'job',
+        contentBytes: 0,
+      }),
+    ),
+  );
+}
+
+test('a repository of the same name, and jobs of other namespaces, get nothing', async () => {
+  const made = await createRepository(ada, 'ada', { lock: 'same' });
+  await run(made.repo);
+  const [, name] = made.repo.split('/');
+  const carl = await app.user(`carl${++count}`, 'unlimited');
+  const foreign = `carl${count}`;
+  await ada.post(`/auth/v1/repository/ada/${made.id}/visibility`, { visibility: 'public' });
+  // A public repository of another namespace.
+  const stranger = await run(made.repo, { client: carl, namespace: foreign });
+  expect(stranger.lines).toEqual(['nothing']);
+  expect(stranger.caches[0]).toMatchObject({ isSaved: false, readOnly: true });
+  // Renamed, it keeps its caches; a new one with the old name has none.
+  await ada.gql(
+    'mutation ($i: RenameRepositoryInput!) { renameRepository(input: $i) { repository { id } } }',
+    { i: { id: made.id, name: `${name}-old` } },
+  );
+  expect((await run(`${made.repo}-old`)).lines).not.toEqual(['nothing']);
+  const { body } = await ada.post('/auth/v1/repository/ada', { name });
+  await commitFiles(ada, body.id, { lock: 'same' });
+  expect((await run(made.repo)).lines).toEqual(['nothing']);
+  // Transferred, it takes them along, with their bytes.
+  const bytes = async (owner: string) =>
+    Number(
+      (await app.pool.query('select storage_bytes from namespaces where name = $1', [owner]))
+        .rows[0].storage_bytes,
+    );
+  const before = await bytes(foreign);
+  await carl.setMembers(foreign, {}).catch(() => {});
+  await app.admin.gql(
+    'mutation ($i: TransferRepositoryInput!) { transferRepository(input: $i) { repository { id } } }',
+    { i: { id: made.id, newNamespace: foreign } },
+  );
+  const moved = await run(`${foreign}/${name}-old`, { client: carl, namespace: foreign });
+  expect(moved.lines).not.toEqual(['nothing']);
+  const { cacheUsage } = await list(`${foreign}/${name}-old`, undefined, carl);
+  expect(await bytes(foreign)).toBeGreaterThanOrEqual(before + cacheUsage.sizeBytes);
 });

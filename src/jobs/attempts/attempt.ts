@@ -16,7 +16,6 @@ import {
   Unstartable,
 } from '../../runners/runner.ts';
 import { readCaches } from '../caches/request.ts';
-import { saveCaches } from '../caches/save.ts';
 import { sampleUsageUntilAborted } from '../costs/usage-sampling.ts';
 import { createAttemptLogWriter } from '../logs/cap.ts';
 import { createMask } from '../logs/mask.ts';
@@ -47,6 +46,7 @@ import { maskIdTokens, refreshIdTokens } from './id-tokens.ts';
 import { prepare } from './prepare.ts';
 import { createProgressReporter, type ProgressReporter } from './progress-reporter.ts';
 import { retry } from './retry.ts';
+import { saveCaches } from './save-caches.ts';
 import { readAttemptValues } from './values.ts';
 
 /** A line by which a program sets the `progress` of its job. */

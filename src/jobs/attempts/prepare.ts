@@ -17,7 +17,6 @@ import {
 import { CannotExtract, extractArtifacts, extractTar, InputFolder } from '../artifacts/extract.ts';
 import type { ArtifactKey } from '../artifacts/store.ts';
 import { readCaches } from '../caches/request.ts';
-import { restoreCaches } from '../caches/restore.ts';
 import { computeOutputLimits } from '../logs/cap.ts';
 import { holdOnFailure, isHeldOnFailure } from '../record/failure-hold.ts';
 import { readJobCredentials, tokenVariables } from '../record/job-credentials.ts';
@@ -30,6 +29,7 @@ import { readVolumes, toMounts } from '../volumes/volumes.ts';
 import type { Attempt, Deps } from './attempt-row.ts';
 import { issueIdTokens } from './id-tokens.ts';
 import type { ProgressReporter } from './progress-reporter.ts';
+import { restoreCaches } from './restore-caches.ts';
 import { isTransient } from './retry.ts';
 
 /**

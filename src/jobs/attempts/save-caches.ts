@@ -2,12 +2,12 @@
 import { AppError } from '../../base/errors.ts';
 import { BodyTooLong } from '../../repositories/lfs/store/store.ts';
 import { ArtifactsNotKept, type Handle } from '../../runners/runner.ts';
-import type { Attempt, Deps } from '../attempts/attempt-row.ts';
-import { packCache } from './archive.ts';
-import { CacheExists, CachesFull, hasCache, insertCache, makeRoom } from './entries.ts';
-import { readCaches, toAbsolutePath } from './request.ts';
-import { readScopes } from './scope.ts';
-import { type CacheUse, findCacheUse, writeCacheUse } from './use.ts';
+import { packCache } from '../caches/archive.ts';
+import { CacheExists, CachesFull, hasCache, insertCache, makeRoom } from '../caches/entries.ts';
+import { readCaches, toAbsolutePath } from '../caches/request.ts';
+import { readScopes } from '../caches/scope.ts';
+import { type CacheUse, findCacheUse, writeCacheUse } from '../caches/use.ts';
+import type { Attempt, Deps } from './attempt-row.ts';
 
 /** Most trees of packages have fewer. A job may create more files. */
 const MAX_ENTRIES = 1_000_000;

@@ -13,10 +13,8 @@ import { isDatabaseUnavailable } from '../../platform/database/outage.ts';
 import { DamagedChunkError } from '../../repositories/lfs/store/store.ts';
 import { CannotExtract, FolderFull, InputFolder } from '../artifacts/extract.ts';
 import { nameBytes, relativeTarget, safeName } from '../artifacts/store.ts';
-import type { Attempt, Deps } from '../attempts/attempt-row.ts';
-import { isTransient } from '../attempts/retry.ts';
-import { unpackCache } from './archive.ts';
-import { type FoundCache, findCache, recordLookup, removeCache } from './entries.ts';
+import { unpackCache } from '../caches/archive.ts';
+import { type FoundCache, findCache, recordLookup, removeCache } from '../caches/entries.ts';
 import {
   CACHE_RULES,
   expandKey,
@@ -25,9 +23,11 @@ import {
   listHashPaths,
   placeOf,
   readCaches,
-} from './request.ts';
-import { type CacheScopes, readScopes } from './scope.ts';
-import { type CacheUse, writeCacheUse } from './use.ts';
+} from '../caches/request.ts';
+import { type CacheScopes, readScopes } from '../caches/scope.ts';
+import { type CacheUse, writeCacheUse } from '../caches/use.ts';
+import type { Attempt, Deps } from './attempt-row.ts';
+import { isTransient } from './retry.ts';
 
 /** The folders that a job gets. */
 type Folders = { work: string; home: string };
