@@ -1,4 +1,4 @@
--- Version 2
+-- Version 3
 --
 -- Functions and triggers: SQL that keeps a fact true whoever changes the rows. Above each stands what it keeps true and
 -- who relies on it.
@@ -103,7 +103,7 @@ CREATE OR REPLACE TRIGGER count_storage AFTER INSERT OR DELETE ON kept_artifacts
 FOR EACH ROW EXECUTE FUNCTION count_kept_storage();
 
 -- While a job runs, its log counts in whole steps of 64 KiB, so that jobs that print do not wait for each other at the row of
--- their namespace with every line.
+-- their namespace with every line. Each point of a metric counts as 24 bytes (`src/jobs/metrics/collect.ts`).
 CREATE OR REPLACE FUNCTION stored_log(bytes bigint, completed_at timestamptz)
 RETURNS bigint
 LANGUAGE sql
@@ -118,13 +118,14 @@ LANGUAGE plpgsql
 AS $$
 BEGIN
     PERFORM count_storage(OLD.namespace_id,
-        CASE WHEN TG_OP = 'DELETE' THEN 0 ELSE stored_log(NEW.log_bytes, NEW.completed_at) END
-        - stored_log(OLD.log_bytes, OLD.completed_at));
+        CASE WHEN TG_OP = 'DELETE' THEN 0
+            ELSE stored_log(NEW.log_bytes + 24 * NEW.metric_points, NEW.completed_at) END
+        - stored_log(OLD.log_bytes + 24 * OLD.metric_points, OLD.completed_at));
     RETURN NULL;
 END
 $$;
 
-CREATE OR REPLACE TRIGGER count_log_storage AFTER DELETE OR UPDATE OF log_bytes, completed_at ON jobs
+CREATE OR REPLACE TRIGGER count_log_storage AFTER DELETE OR UPDATE OF log_bytes, metric_points, completed_at ON jobs
 FOR EACH ROW EXECUTE FUNCTION count_log_storage();
 
 -- ---------------------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import { addJobCommands } from './commands/jobs.ts';
 import { addLfsAgentCommand } from './commands/lfs-agent.ts';
 import { addListenCommand } from './commands/listen.ts';
 import { addMachineCommands } from './commands/machines.ts';
+import { addMetricsCommand } from './commands/metrics.ts';
 import { addOpenCommand } from './commands/open.ts';
 import { addOrganizationCommands } from './commands/organizations.ts';
 import { addProtectionCommands } from './commands/protection.ts';
@@ -60,6 +61,7 @@ export function createProgram(): Program {
   addSignInCommands(program);
   addRunCommand(program);
   addJobCommands(program);
+  addMetricsCommand(program);
   addShellCommand(program);
   addCopyCommand(program);
   addSshConfigCommand(program);

@@ -27,6 +27,7 @@ import { demandDownload } from './artifacts/downloads.ts';
 import { archiveKey, openArtifact } from './artifacts/store.ts';
 import { resolveTail } from './logs/read.ts';
 import { streamLogText } from './logs/walk.ts';
+import { streamCsv } from './metrics/read.ts';
 import { type LogEvent, type LogEventBatch, openStream } from './requests/following.ts';
 import { demandLogText, openLinkedStream } from './requests/log-links.ts';
 
@@ -153,24 +154,21 @@ export function logsRouter(services: Deps): Router {
     const timestamps = parseBoolean(req.query, 'timestamps');
     const { id, name, rule } = await demandLogText(services, req.viewer, req.params, req.query);
     using _ = abortWhenRefused(services, req, res, rule);
-    setDownloadHeaders(res);
-    res.attachment(`${name}.log`);
-    res.type('text/plain; charset=utf-8');
-    res.vary('Accept-Encoding');
-    const acceptsGzip = req.acceptsEncodings('gzip', 'identity') === 'gzip';
-    if (acceptsGzip) res.setHeader('Content-Encoding', 'gzip');
-    if (req.method === 'HEAD') return void res.end();
-    const text = Readable.from(streamLogText(services, id, { timestamps }));
-    try {
-      await (acceptsGzip ? pipeline(text, createGzip({ level: 1 }), res) : pipeline(text, res));
-    } catch (error) {
-      // The connection is destroyed, so that the client does not take the log for complete. Disconnects are not logged.
-      const hasDisconnected =
-        (error as NodeJS.ErrnoException).code === 'ERR_STREAM_PREMATURE_CLOSE';
-      if (!hasDisconnected)
-        services.log.error({ err: error, job: id }, 'Cannot send the whole log');
-      res.destroy();
-    }
+    const text = streamLogText(services, id, { timestamps });
+    await sendText(services, req, res, { name: `${name}.log`, type: 'text/plain', text });
+  });
+  router.get('/artifacts/:namespace/:jobId/metrics.csv', async (req, res) => {
+    const metric = demandSingleValues(req.query, ['name']).name ?? null;
+    const { id, name, rule } = await demandLogText(
+      services,
+      req.viewer,
+      req.params,
+      req.query,
+      'metrics',
+    );
+    using _ = abortWhenRefused(services, req, res, rule);
+    const text = streamCsv(services, id, metric);
+    await sendText(services, req, res, { name: `${name}-metrics.csv`, type: 'text/csv', text });
   });
   router.get('/artifacts/:namespace/:jobId/log/events', async (req, res) => {
     const { tail, since, after, ...signature } = demandSingleValues(req.query, [
@@ -188,10 +186,39 @@ export function logsRouter(services: Deps): Router {
     );
   });
   router.all(
-    ['/artifacts/:namespace/:jobId/log.txt', '/artifacts/:namespace/:jobId/log/events'],
+    [
+      '/artifacts/:namespace/:jobId/log.txt',
+      '/artifacts/:namespace/:jobId/log/events',
+      '/artifacts/:namespace/:jobId/metrics.csv',
+    ],
     onlyGet,
   );
   return router;
+}
+
+/** Sends a generated text as a download. */
+async function sendText(
+  { log }: Deps,
+  req: Request,
+  res: Response,
+  { name, type, text }: { name: string; type: string; text: AsyncIterable<string> },
+): Promise<void> {
+  setDownloadHeaders(res);
+  res.attachment(name);
+  res.type(`${type}; charset=utf-8`);
+  res.vary('Accept-Encoding');
+  const acceptsGzip = req.acceptsEncodings('gzip', 'identity') === 'gzip';
+  if (acceptsGzip) res.setHeader('Content-Encoding', 'gzip');
+  if (req.method === 'HEAD') return void res.end();
+  const parts = Readable.from(text);
+  try {
+    await (acceptsGzip ? pipeline(parts, createGzip({ level: 1 }), res) : pipeline(parts, res));
+  } catch (error) {
+    // The connection is destroyed, so that the client does not take the text for complete. Disconnects are not logged.
+    const hasDisconnected = (error as NodeJS.ErrnoException).code === 'ERR_STREAM_PREMATURE_CLOSE';
+    if (!hasDisconnected) log.error({ err: error, file: name }, 'Cannot send the whole text');
+    res.destroy();
+  }
 }
 
 type Query = Record<string, unknown>;

@@ -153,6 +153,7 @@ test('a scrape after traffic has the right values, and the metrics that docs/mon
   is('loam_job_attempts_total', { outcome: 'succeeded' }, 1);
   is('loam_job_attempts_total', { outcome: 'failed' }, 1);
   is('loam_job_log_lines_total', {}, 3);
+  is('loam_job_metric_points_total', {}, 0);
   is('loam_job_queue_wait_seconds_count', { gpu: 'none', region: 'us-east-1' }, 3);
   is('loam_machine_gpus', { machine: 'box' }, 0);
   is('loam_job_slots', {}, app.config.jobSlots);

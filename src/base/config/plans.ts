@@ -16,6 +16,8 @@ type Limits = {
   logBytes: number;
   /** Lines in the log of one job. */
   logLines: number;
+  /** Points of metrics of one job. */
+  metricPoints: number;
 };
 export type PlanLimits = Record<Plan, Limits>;
 
@@ -23,7 +25,7 @@ const GiB = 2 ** 30;
 /** Larger than any real use, and small enough to be shown as an integer. */
 export const UNLIMITED = 1_000_000;
 
-const LARGEST_LOG = { logBytes: 10 * GiB, logLines: 200_000_000 };
+const LARGEST_OUTPUT = { logBytes: 10 * GiB, logLines: 200_000_000, metricPoints: 10_000_000 };
 
 export const PLAN_LIMITS: PlanLimits = {
   free: limits(60, 10, {
@@ -33,6 +35,7 @@ export const PLAN_LIMITS: PlanLimits = {
     webhooks: 10,
     logBytes: GiB / 4,
     logLines: 5_000_000,
+    metricPoints: 1_000_000,
   }),
   team: limits(300, 30, {
     repositories: 1_000,
@@ -41,13 +44,14 @@ export const PLAN_LIMITS: PlanLimits = {
     webhooks: 50,
     logBytes: GiB,
     logLines: 20_000_000,
+    metricPoints: 2_000_000,
   }),
   enterprise: limits(1_000, 100, {
     repositories: 50_000,
     storageBytes: 10_240 * GiB,
     activeJobs: 5_000,
     webhooks: 500,
-    ...LARGEST_LOG,
+    ...LARGEST_OUTPUT,
   }),
   unlimited: limits(UNLIMITED, UNLIMITED, {
     repositories: UNLIMITED,
@@ -55,7 +59,7 @@ export const PLAN_LIMITS: PlanLimits = {
     activeJobs: UNLIMITED,
     webhooks: UNLIMITED,
     // Even this plan has a limit, because a job that prints in a loop would fill the operator's disk.
-    ...LARGEST_LOG,
+    ...LARGEST_OUTPUT,
   }),
 };
 

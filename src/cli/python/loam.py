@@ -80,6 +80,7 @@ __all__ = [
     "JobCache",
     "JobFailed",
     "JobInfo",
+    "JobMetric",
     "LoamError",
     "LogLine",
     "MatrixValue",
@@ -98,6 +99,7 @@ __all__ = [
     "WebhookError",
     "WebhookEvent",
     "Webhooks",
+    "metric",
     "verify_webhook",
 ]
 
@@ -125,6 +127,9 @@ _RUN_FIELDS = """id number status trigger ref sha title actor approvedBy created
   inputs { name value } problems { line column message } jobs { namespace name runJob matrixValues { key value } status exitCode }"""
 _READ_MATRIX_VALUES = """query ($namespace: String!, $name: String!) {
   job(namespace: $namespace, name: $name) { matrixValues { key value } } }"""
+_READ_METRICS = """query ($namespace: String!, $name: String!) {
+  job(namespace: $namespace, name: $name) { metrics { name points min max last lastStep lastAt } } }"""
+_METRIC_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,99}", re.ASCII)
 _SECRET_FIELDS = "name refs updatedBy updatedAt lastUsedAt"
 # Fields of REST whose values are fixed.
 _FIXED = frozenset({"status", "gpu", "region", "visibility", "event_type"})
@@ -237,6 +242,21 @@ class JobInfo(_JobBase, total=False):
     exit_code: int
     total_cost: str
     artifacts: JobArtifacts
+
+
+class JobMetric(TypedDict):
+    """
+    A metric that a job prints. `points` counts all attempts; `last` is the value that was printed last. Values may be NaN or
+    infinite; `min` and `max` are None if all values are NaN.
+    """
+
+    name: str
+    points: int
+    min: float | None
+    max: float | None
+    last: float
+    last_step: int
+    last_at: str
 
 
 class _InputBase(TypedDict):
@@ -947,6 +967,15 @@ class Job:
         answer = self._client.graphql(_READ_MATRIX_VALUES, variables)
         return cast("list[MatrixValue]", answer["job"]["matrixValues"])
 
+    def metrics(self) -> list[JobMetric]:
+        """The metrics that the job prints, by name."""
+        variables = {"namespace": self.namespace, "name": self.name}
+        found = _snake(self._client.graphql(_READ_METRICS, variables)["job"]["metrics"])
+        for one in found:
+            for key in ("min", "max", "last"):
+                one[key] = None if one[key] is None else float(one[key])
+        return cast("list[JobMetric]", found)
+
     def logs(self, *, after: int = 0) -> Iterator[LogLine]:
         """
         Follows the log from its beginning, or after the line with this id, until the job has ended. While the server cannot be
@@ -1466,6 +1495,32 @@ class Secrets:
         self._client.graphql(query, {"input": {**_owner(owner), "name": name}})
 
 
+def metric(
+    values: Mapping[str, float] | None = None, /, *, step: int | None = None, **named: float
+) -> None:
+    """
+    Reports metrics of the job in which the program runs: prints a line such as `::metric::loss=0.215 step=10`, which Loam shows
+    as a chart. It needs neither a token nor a server, so the program also runs elsewhere. Without `step`, the steps count up.
+
+    ```python
+    loam.metric(loss=0.215, accuracy=0.91, step=10)
+    loam.metric({"train/loss": 0.215})
+    ```
+    """
+    parts = []
+    for name, value in {**(values or {}), **named}.items():
+        if not _METRIC_NAME.fullmatch(name) or name == "step":
+            raise ValueError(f"{name!r} is not a name of a metric: {_METRIC_NAME.pattern}")
+        parts.append(f"{name}={float(value)!r}")
+    if not parts:
+        raise ValueError("metric() needs at least one value")
+    if step is not None:
+        parts.append(f"step={int(step)}")
+    # One write, so that lines of threads do not mix.
+    sys.stdout.write(f"::metric::{' '.join(parts)}\n")
+    sys.stdout.flush()
+
+
 def verify_webhook(
     headers: Mapping[str, str],
     body: bytes | str,
@@ -1741,6 +1796,10 @@ class AsyncJob:
     async def matrix_values(self) -> list[MatrixValue]:
         """As `Job.matrix_values`."""
         return await _in_thread(self._job.matrix_values)
+
+    async def metrics(self) -> list[JobMetric]:
+        """As `Job.metrics`."""
+        return await _in_thread(self._job.metrics)
 
     async def logs(self, *, after: int = 0) -> AsyncIterator[LogLine]:
         """As `Job.logs`."""

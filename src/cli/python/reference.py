@@ -85,17 +85,21 @@ def signature(name: str, node: Function) -> str:
     """In one line if it is short, otherwise with a line for each parameter."""
     arguments = [
         f"{argument.arg}: {ast.unparse(argument.annotation)}"
-        for argument in node.args.args
+        for argument in [*node.args.posonlyargs, *node.args.args]
         if argument.annotation
     ]
     first_default = len(arguments) - len(node.args.defaults)
     for index, default in enumerate(node.args.defaults, first_default):
         arguments[index] += f" = {ast.unparse(default)}"
+    if node.args.posonlyargs:
+        arguments.insert(len(node.args.posonlyargs), "/")
     if node.args.kwonlyargs:
         arguments.append("*")
     for argument, value in zip(node.args.kwonlyargs, node.args.kw_defaults):
         annotation = f": {ast.unparse(argument.annotation)}" if argument.annotation else ""
         arguments.append(argument.arg + annotation + (f" = {ast.unparse(value)}" if value else ""))
+    if node.args.kwarg and node.args.kwarg.annotation:
+        arguments.append(f"**{node.args.kwarg.arg}: {ast.unparse(node.args.kwarg.annotation)}")
     answer = f" -> {ast.unparse(node.returns)}" if node.returns and node.name != "__init__" else ""
     line = f"{name}({', '.join(arguments)}){answer}"
     if len(line) > MAX_LINE:

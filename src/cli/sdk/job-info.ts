@@ -19,6 +19,20 @@ export type Region =
   | 'AP_NORTHEAST_1'
   | (string & Record<never, never>);
 
+/** A metric that a job prints. Values may be NaN or infinite. */
+export type JobMetric = {
+  name: string;
+  /** The number of points, of all attempts. */
+  points: number;
+  /** Null if all values are NaN. */
+  min: number | null;
+  max: number | null;
+  /** The value that was printed last, its step and its time. */
+  last: number;
+  lastStep: number;
+  lastAt: string;
+};
+
 /** A job as it was when it was read. Times are ISO 8601, in UTC; null means: not yet, or not given. */
 export type JobInfo = {
   id: string;

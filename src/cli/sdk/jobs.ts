@@ -16,6 +16,7 @@ import {
   JOB_FILTERS,
   type JobFilter,
   type JobInfo,
+  type JobMetric,
   type JobStatus,
   type LogEvent,
 } from './job-info.ts';
@@ -97,6 +98,13 @@ const RELEASE_JOB = graphql(
   }`,
   [JOB_FIELDS],
 );
+const READ_METRICS = graphql(`
+  query ReadJobMetrics($namespace: String!, $name: String!, $names: [String!]) {
+    job(namespace: $namespace, name: $name) {
+      metrics(names: $names) { name points min max last lastStep lastAt }
+    }
+  }
+`);
 const RERUN_JOB = graphql(`
   mutation RerunJob($input: RerunJobInput!) {
     rerunJob(input: $input) { job { namespace name } }
@@ -217,6 +225,23 @@ export class Job {
         await backoff.afterFailure(error);
       }
     }
+  }
+
+  /**
+   * The metrics that the job prints (`::metric::loss=0.5`), by name.
+   * @param options.names only these
+   * @throws LoamError `not_found`, `permission_denied`
+   */
+  async metrics(options: { names?: string[] } = {}): Promise<JobMetric[]> {
+    checkOptions(options, { names: true });
+    const variables = { ...this.#key, names: options.names ?? null };
+    const { job } = await this.#transport.graphql(READ_METRICS, variables);
+    return demand(demand(job, 'Job').metrics, 'Job').map((metric) => ({
+      ...metric,
+      min: metric.min === null ? null : Number(metric.min),
+      max: metric.max === null ? null : Number(metric.max),
+      last: Number(metric.last),
+    }));
   }
 
   /** Waits until the job has ended. @throws LoamError */

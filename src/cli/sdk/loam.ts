@@ -34,6 +34,7 @@ export type {
   Gpu,
   JobFilter,
   JobInfo,
+  JobMetric,
   JobStatus,
   LogEnd,
   LogEvent,

@@ -65,6 +65,7 @@ const attemptColumns = {
       logBytes: true,
       logFull: true,
       logUntil: true,
+      metricPoints: true,
       attemptId: true,
       command: true,
       image: true,
@@ -147,7 +148,11 @@ export async function readAttempt(
       ),
     );
   const job = fieldsUnder(JOB_PREFIX);
-  const counts = { logLines: BigInt(row['job.logLines']), logBytes: BigInt(row['job.logBytes']) };
+  const counts = {
+    logLines: BigInt(row['job.logLines']),
+    logBytes: BigInt(row['job.logBytes']),
+    metricPoints: BigInt(row['job.metricPoints']),
+  };
   const storageBytes = BigInt(row[`${NAMESPACE_PREFIX}storageBytes`]);
   const namespace = { ...fieldsUnder(NAMESPACE_PREFIX), storageBytes };
   return { ...row, job: { ...job, ...counts, namespace } } as Attempt;

@@ -19,6 +19,8 @@ import { readCaches } from '../caches/request.ts';
 import { sampleUsageUntilAborted } from '../costs/usage-sampling.ts';
 import { createAttemptLogWriter } from '../logs/cap.ts';
 import { createMask } from '../logs/mask.ts';
+import type { TimedMetricLine } from '../metrics/collect.ts';
+import { parseMetricLine } from '../metrics/parse.ts';
 import type { ClaimedAttempt } from '../queue/claim.ts';
 import {
   describeHold,
@@ -427,10 +429,12 @@ async function copyLog(
 ): Promise<void> {
   const mask = createAttemptMask(deps, attempt, secrets);
   const from = attempt.logCursor as LogCursor | null;
-  const writer = createAttemptLogWriter(deps, { job: attempt.job, attemptId: attempt.id, from });
+  const { id: attemptId, number, job } = attempt;
+  const writer = createAttemptLogWriter(deps, { job, attemptId, number, from });
   let isHeld = attempt.job.heldAt !== null;
   for await (const { lines, cursor } of deps.runner.logs(handle, from, stopping)) {
     const shown: LogLine[] = [];
+    const metrics: TimedMetricLine[] = [];
     let progress: string | undefined;
     for (const { message, stream, timestamp } of lines) {
       const heldCode = isHeldOnFailure(attempt.job) ? parseHoldMark(message) : null;
@@ -445,8 +449,11 @@ async function copyLog(
       }
       // PostgreSQL's text type cannot store NUL.
       const text = mask(message.replaceAll('\0', '\uFFFD'));
-      const printed = stream === 'stdout' ? PROGRESS.exec(text)?.[1] : undefined;
-      if (printed === undefined) shown.push({ timestamp, message: text });
+      const isMark = stream === 'stdout' && text.startsWith('::');
+      const printed = isMark ? PROGRESS.exec(text)?.[1] : undefined;
+      const metric = isMark ? parseMetricLine(text) : null;
+      if (metric) metrics.push({ ...metric, timestamp });
+      else if (printed === undefined) shown.push({ timestamp, message: text });
       else progress = toProgress(printed.trim());
     }
     await running;
@@ -455,7 +462,9 @@ async function copyLog(
     // False if the job was deleted, or another worker stores this log.
     // The text of a held job stays.
     if (isHeld) progress = undefined;
-    if (!(await writer.append({ lines: shown, to: cursor, progress }))) return;
+    const stored = await writer.append({ lines: shown, metrics, to: cursor, progress });
+    if (!stored) return;
     deps.metrics.logLinesStored(shown.length);
+    deps.metrics.metricPointsStored(stored.points);
   }
 }

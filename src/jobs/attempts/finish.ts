@@ -29,6 +29,7 @@ import { recordLateArtifacts } from '../artifacts/kept.ts';
 import { removeArtifacts, removeOtherArtifacts, storeArtifacts } from '../artifacts/store.ts';
 import { appendLines } from '../logs/append.ts';
 import { compactEndedLog } from '../logs/compaction.ts';
+import { compactEndedMetrics } from '../metrics/compaction.ts';
 import { isHeldOnFailure } from '../record/failure-hold.ts';
 import { describeMaxCost } from '../record/limits.ts';
 import { runSpanUntil, secondsBetween } from '../record/runtime.ts';
@@ -145,6 +146,7 @@ export async function finishAttempt(
   const moved = await recordEnd(deps, attempt, outcome, collected);
   deps.metrics.attemptEnded(toMetricOutcome(outcome, moved !== null));
   await compactEndedLog(deps, job.id, moved?.nextSeq);
+  await compactEndedMetrics(deps, job.id);
   if (!stored && moved) return;
   const deleted = !moved && (await deps.db.job.count({ where: { id: job.id } })) === 0;
   const kept = !deleted || (await recordLateArtifacts(deps, job.id, stored ?? null));

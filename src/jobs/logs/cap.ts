@@ -1,5 +1,6 @@
 /**
- * Limits the size of a log to the bytes and lines that the plan allows for one job, and to the storage left in the namespace.
+ * Limits the size of a log, and of the metrics that are stored with it, to what the plan allows for one job, and to the storage
+ * left in the namespace.
  * The first line over a limit is replaced with a notice that states the reason, and later lines are dropped. The job
  * continues, and its status changes are still recorded.
  */
@@ -8,8 +9,9 @@ import type { Plan } from '../../../prisma/generated/enums.ts';
 import type { Config } from '../../base/config/config.ts';
 import type { Db } from '../../platform/database/client.ts';
 import { endOfMillisecond } from '../../platform/database/times.ts';
-import { logLimits, storageLimit } from '../../platform/limits/quotas.ts';
+import { outputLimits, storageLimit } from '../../platform/limits/quotas.ts';
 import { type LogCursor, MAX_LINE_BYTES } from '../../runners/runner.ts';
+import { MetricCollector, type PointRoom, type TimedMetricLine } from '../metrics/collect.ts';
 import { countTextBytes, type LogLine } from '../record/journal-pages.ts';
 import { appendLines, type LogTotals } from './append.ts';
 
@@ -18,11 +20,16 @@ type Deps = { pool: pg.Pool; db: Db; config: Config };
 /** Writes the output of an attempt to the log of its job. */
 type AttemptLogWriter = {
   /**
-   * Stores the lines for which the log has room, and `to`, the position in the runner's log after all lines of the batch.
+   * Stores the lines and points for which there is room, and `to`, the position in the runner's log after all lines of the batch.
    * @param batch `progress` is the last progress that the program printed in the batch, if any
-   * @returns false if nothing was stored: the job was deleted, or another worker has stored these lines
+   * @returns the number of points; null if nothing was stored: the job was deleted, or another worker has stored these lines
    */
-  append(batch: { lines: readonly LogLine[]; to: LogCursor; progress?: string }): Promise<boolean>;
+  append(batch: {
+    lines: readonly LogLine[];
+    metrics: readonly TimedMetricLine[];
+    to: LogCursor;
+    progress?: string;
+  }): Promise<{ points: number } | null>;
 };
 
 /** The job as read when the writer was created. Each append returns newer counts. */
@@ -32,27 +39,41 @@ type JobSnapshot = {
   logBytes: bigint;
   logFull: boolean;
   logUntil: Date | null;
+  metricPoints: bigint;
   namespace: { plan: Plan; storageBytes: bigint };
 };
 
 /** @param from the position in the runner's log up to which lines are stored */
 export function createAttemptLogWriter(
   deps: Deps,
-  { job, attemptId, from }: { job: JobSnapshot; attemptId: string; from: LogCursor | null },
+  {
+    job,
+    attemptId,
+    number,
+    from,
+  }: { job: JobSnapshot; attemptId: string; number: number; from: LogCursor | null },
 ): AttemptLogWriter {
   const { id: jobId } = job;
+  const collector = new MetricCollector(deps, { jobId, attempt: number });
   let position = from;
   let isFull = job.logFull;
   let stored: LogTotals = {
     lines: Number(job.logLines),
     bytes: Number(job.logBytes),
     storageBytes: job.namespace.storageBytes,
+    metricPoints: Number(job.metricPoints),
     // A Date from the database has no microseconds.
     newestTime: job.logUntil && endOfMillisecond(job.logUntil),
   };
   return {
-    async append({ lines, to, progress }) {
-      const room = isFull ? null : computeRoom(deps, job.namespace.plan, stored);
+    async append({ lines: printed, metrics, to, progress }) {
+      const { plan } = job.namespace;
+      const { points, data, notices } = await collector.collect(
+        metrics,
+        computePointRoom(deps, plan, stored),
+      );
+      const lines = [...printed, ...notices];
+      const room = isFull ? null : computeRoom(deps, plan, stored);
       const kept = room ? takeFitting(lines, room) : [];
       const isOverLimit = room !== null && kept.length < lines.length;
       const notice = isOverLimit ? [truncationNotice(lines, kept.length, room)] : [];
@@ -66,11 +87,12 @@ export function createAttemptLogWriter(
         to,
         progress,
         endsLog: isFull,
+        metrics: { points, data },
       });
-      if (!result) return false;
+      if (!result) return null;
       stored = result;
       position = to;
-      return true;
+      return { points };
     },
   };
 }
@@ -78,18 +100,47 @@ export function createAttemptLogWriter(
 /** Runners truncate a line at `MAX_LINE_BYTES` and append a note, for which 100 bytes are enough. */
 const MAX_STORED_LINE_BYTES = MAX_LINE_BYTES + 100;
 
+/** Bytes of storage that a point of a metric counts as, also in the database (`prisma/functions.sql`). */
+const POINT_BYTES = 24;
+/** Bytes of a long line that reports one point. */
+const METRIC_LINE_BYTES = 128;
+
 /**
  * Computes how much output of an attempt the runner must keep: the rest of the job's limits and one more line. So the job's
  * log reaches its limits before the runner does, and ends with one notice for all attempts.
  */
 export function computeOutputLimits(
   { config }: { config: Config },
-  job: { logLines: bigint; logBytes: bigint; namespace: { plan: Plan } },
+  job: { logLines: bigint; logBytes: bigint; metricPoints: bigint; namespace: { plan: Plan } },
 ): { bytes: number; lines: number } {
-  const { bytes, lines } = logLimits({ config }, job.namespace.plan);
+  const { bytes, lines, metricPoints } = outputLimits({ config }, job.namespace.plan);
+  const points = Math.max(0, metricPoints - Number(job.metricPoints));
   return {
-    bytes: Math.max(0, bytes - Number(job.logBytes)) + MAX_STORED_LINE_BYTES,
-    lines: Math.max(0, lines - Number(job.logLines)) + 1,
+    bytes:
+      Math.max(0, bytes - Number(job.logBytes)) +
+      MAX_STORED_LINE_BYTES +
+      points * METRIC_LINE_BYTES,
+    lines: Math.max(0, lines - Number(job.logLines)) + 1 + points,
+  };
+}
+
+function computePointRoom(
+  { config }: { config: Config },
+  plan: Plan,
+  stored: LogTotals,
+): PointRoom {
+  const { metricPoints } = outputLimits({ config }, plan);
+  const storage = storageLimit({ config }, plan);
+  const left = Math.max(0, metricPoints - stored.metricPoints);
+  const storageLeft = Math.max(0, storage - Number(stored.storageBytes));
+  const pointsOfStorage = Math.floor(storageLeft / POINT_BYTES);
+  return {
+    points: Math.min(left, pointsOfStorage),
+    isFull: left === 0,
+    reason:
+      left <= pointsOfStorage
+        ? `the ${plan} plan allows ${metricPoints.toLocaleString('en')} points of metrics per job`
+        : `the ${plan} plan allows ${formatBytes(storage)} of storage per namespace`,
   };
 }
 
@@ -97,7 +148,7 @@ export function computeOutputLimits(
 type LogRoom = { bytes: number; lines: number; reasons: { bytes: string; lines: string } };
 
 function computeRoom({ config }: { config: Config }, plan: Plan, stored: LogTotals): LogRoom {
-  const { bytes, lines } = logLimits({ config }, plan);
+  const { bytes, lines } = outputLimits({ config }, plan);
   const storage = storageLimit({ config }, plan);
   const logBytesLeft = bytes - stored.bytes;
   const storageBytesLeft = storage - Number(stored.storageBytes);

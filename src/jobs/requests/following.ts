@@ -5,11 +5,13 @@
 import type pg from 'pg';
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import type { JobStatus } from '../../../prisma/generated/enums.ts';
+import { sleep } from '../../base/backoff.ts';
 import { AppError, invalid } from '../../base/errors.ts';
 import { anyTargetIn, demand, type Viewer } from '../../identity/permissions.ts';
 import type { Rechecks } from '../../identity/rechecks.ts';
 import { type AccessRule, whileAllowed } from '../../identity/rechecks.ts';
 import type { Db } from '../../platform/database/client.ts';
+import { retryWhileUnavailable } from '../../platform/database/outage.ts';
 import type { Bus } from '../../platform/events/bus.ts';
 import type { OutboxEvent } from '../../platform/events/read.ts';
 import {
@@ -185,6 +187,52 @@ async function* readLogEvents(
       yield step.entries;
     }
   }
+}
+
+/** The number of points that a job has printed. */
+export type MetricsChange = { points: number };
+
+const METRICS_PAUSE_MS = 1_000;
+
+/**
+ * Tells when a job has printed points of metrics, at most once a second, until it has ended. It has no points: readers read
+ * them reduced, as charts need them.
+ * @throws AppError 401, 403, 404 before the first event; later if the viewer loses access
+ */
+export async function followMetrics(
+  services: Deps,
+  viewer: Viewer,
+  key: JobKey,
+): Promise<(signal: AbortSignal) => AsyncGenerator<MetricsChange>> {
+  const { pool, bus } = services;
+  const job = await getJob(services, viewer, key, {});
+  return (signal) =>
+    whileAllowed(services, viewer, createReadRule(services, job), signal, async function* (ended) {
+      let points = -1;
+      for await (const _ of bus.wakes(`job:${job.id}`, ended)) {
+        const now = await retryWhileUnavailable(() => readPointCount(pool, job.id), ended);
+        if (now && now.points !== points) yield { points: now.points };
+        if (!now || now.has_ended) return;
+        points = now.points;
+        await sleep(METRICS_PAUSE_MS, ended);
+      }
+      if (!ended.aborted) throw serverStoppingError();
+    });
+}
+
+async function readPointCount(
+  pool: pg.Pool,
+  jobId: string,
+): Promise<{ points: number; has_ended: boolean } | undefined> {
+  const { rows } = await pool.query<{ points: number; has_ended: boolean }>({
+    name: 'loam-metric-points',
+    text: `
+      select metric_points::float8 as points, completed_at is not null and not exists (
+        select from job_attempts where job_id = $1 and ended_at is null) as has_ended
+      from jobs where id = $1`,
+    values: [jobId],
+  });
+  return rows[0];
 }
 
 /** For example `job.queued`. */

@@ -76,6 +76,7 @@ const COLUMN_DEFAULTS = {
   logBytes: 0n,
   logFull: false,
   logUntil: null,
+  metricPoints: 0n,
   attemptId: null,
   artifactBytes: null,
   artifactFiles: null,

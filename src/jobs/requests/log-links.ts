@@ -1,5 +1,5 @@
 /**
- * Signed links to a log for browsers, which cannot send credentials with a download or an `EventSource`. A link to the text is
+ * Signed links to a log, and to metrics, for browsers, which cannot send credentials with a download or an `EventSource`. A link to the text is
  * valid until it expires. A link to the stream has the permissions of the credential with which it was requested: the stream
  * ends when that credential is deleted or loses access.
  */
@@ -26,6 +26,16 @@ export function buildDownloadUrl(
   return signer.signUrl(`${urls.artifacts}/${namespace.name}/${id}/log.txt`, textSubject(id));
 }
 
+export function buildMetricsUrl(
+  { signer, urls }: LinkSigner,
+  { id, namespace }: LinkedJob,
+): string {
+  return signer.signUrl(
+    `${urls.artifacts}/${namespace.name}/${id}/metrics.csv`,
+    metricsSubject(id),
+  );
+}
+
 /** @returns null for a viewer without a credential */
 export function buildStreamUrl(
   { signer, urls }: LinkSigner,
@@ -42,6 +52,9 @@ export function buildStreamUrl(
 function textSubject(jobId: string): string {
   return `log:${jobId}`;
 }
+function metricsSubject(jobId: string): string {
+  return `metrics:${jobId}`;
+}
 function streamSubject(jobId: string, credential: string): string {
   return `log stream:${jobId}:${credential}`;
 }
@@ -51,8 +64,15 @@ type LogAddress = { namespace: string; jobId: string };
 
 const accessColumns = { id: true, name: true, namespaceId: true, repositoryId: true } as const;
 
+/** What a link to a text contains. */
+type TextKind = 'log' | 'metrics';
+const TEXT_SUBJECTS: Record<TextKind, (jobId: string) => string> = {
+  log: textSubject,
+  metrics: metricsSubject,
+};
+
 /**
- * Checks that the viewer, or the holder of a link, may read the text of a log.
+ * Checks that the viewer, or the holder of a link, may read the text of a log, or the metrics.
  * @returns the job, with the rule that must hold during the download; the rule is null for a link
  * @throws AppError 401, 403, 404
  */
@@ -61,6 +81,7 @@ export async function demandLogText(
   viewer: Viewer,
   { namespace, jobId }: LogAddress,
   query: Record<string, unknown>,
+  kind: TextKind = 'log',
 ): Promise<{ id: string; name: string; rule: AccessRule | null }> {
   const { db, signer } = services;
   if (!isId('job', jobId)) throw notFound('Job');
@@ -69,7 +90,7 @@ export async function demandLogText(
     where: { id: jobId, namespaceId },
     select: accessColumns,
   });
-  const isLinked = signer.verify(textSubject(jobId), query);
+  const isLinked = signer.verify(TEXT_SUBJECTS[kind](jobId), query);
   const repositoryId = job?.repositoryId ?? null;
   if (!isLinked) demand(viewer, 'job.read', { namespaceId, repositoryId });
   if (!job) throw notFound('Job');

@@ -123,13 +123,14 @@ export function storageLimit(services: { config: Config }, plan: Plan): number {
   return limitOf(services, plan, 'storageBytes');
 }
 
-/** Limits of the log of one job: bytes of text including line ends, and lines. */
-export function logLimits(
+/** Limits of the output of one job: bytes of its log including line ends, lines, and points of metrics. */
+export function outputLimits(
   { config }: { config: Config },
   plan: Plan,
-): { bytes: number; lines: number } {
+): { bytes: number; lines: number; metricPoints: number } {
   const table = config.rateLimits === 'off' ? PLAN_LIMITS : config.rateLimits;
-  return { bytes: table[plan].logBytes, lines: table[plan].logLines };
+  const { logBytes, logLines, metricPoints } = table[plan];
+  return { bytes: logBytes, lines: logLines, metricPoints };
 }
 
 function buildUsageSql(quota: Quota, id: string, limit: number): Prisma.Sql {

@@ -63,6 +63,7 @@ export type Metrics = Disposable & {
   jobClaimed(pool: { gpu: string; region: string }, waited: number): void;
   attemptEnded(outcome: AttemptOutcome): void;
   logLinesStored(count: number): void;
+  metricPointsStored(count: number): void;
   /** How many namespaces have a budget that is reached. */
   budgetsReached(count: number): void;
   jobsCancelledOverBudget(count: number): void;
@@ -126,7 +127,7 @@ export function createMetrics({
   }).set({ version: build, commit: commit ?? '', role }, 1);
   const { requests, durations, inProgress, operations, operationDurations, streams } =
     defineRequestMetrics(registers);
-  const { waits, attempts, lines, identityTokens, budgetsReached, overBudget, retained } =
+  const { waits, attempts, lines, points, identityTokens, budgetsReached, overBudget, retained } =
     defineJobMetrics(registers);
   const { cacheLookups, cacheBytes } = defineCacheMetrics(registers);
   const { largeTransfers, largeBytes } = defineLargeFileMetrics(registers);
@@ -171,6 +172,7 @@ export function createMetrics({
     jobClaimed: ({ gpu, region }, waited) => waits.observe({ gpu, region }, Math.max(0, waited)),
     attemptEnded: (outcome) => attempts.inc({ outcome }),
     logLinesStored: (count) => lines.inc(count),
+    metricPointsStored: (count) => points.inc(count),
     budgetsReached: (count) => budgetsReached.set(count),
     jobsCancelledOverBudget: (count) => overBudget.inc(count),
     retentionRemoved: (kind, count) => retained.inc({ kind }, count),
@@ -260,6 +262,11 @@ function defineJobMetrics(registers: Registry[]) {
     help: 'Stored log lines of jobs',
     registers,
   });
+  const points = new Counter({
+    name: 'loam_job_metric_points_total',
+    help: 'Stored points of metrics of jobs',
+    registers,
+  });
   const retained = new Counter({
     name: 'loam_retention_removed_total',
     help: 'Old jobs, logs and artifacts that were removed by the rules of their namespaces, by kind',
@@ -281,7 +288,7 @@ function defineJobMetrics(registers: Registry[]) {
     help: 'Jobs that this server cancelled because the budget of their namespace was used up',
     registers,
   });
-  return { waits, attempts, lines, identityTokens, budgetsReached, overBudget, retained };
+  return { waits, attempts, lines, points, identityTokens, budgetsReached, overBudget, retained };
 }
 
 function defineCacheMetrics(registers: Registry[]) {

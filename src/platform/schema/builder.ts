@@ -34,6 +34,8 @@ export const builder = new SchemaBuilder<{
     /** Defined in `jobs/graphql/enums.ts`. */
     Gpu: { Input: string; Output: string };
     Region: { Input: string; Output: string };
+    /** Defined in `jobs/graphql/metrics.ts`. */
+    MetricValue: { Input: never; Output: number };
   };
 }>({
   defaultFieldNullability: false,

@@ -512,6 +512,7 @@ export const MUTATIONS: Record<string, Rule[]> = {
 export const SUBSCRIPTIONS: Record<string, Rule[]> = {
   jobLog: [{ from: 'read', args: async (world) => ({ ...(await job(world)), after: 0 }) }],
   jobLogBatches: [{ from: 'read', args: async (world) => ({ ...(await job(world)), after: 0 }) }],
+  jobMetrics: [{ from: 'read', args: (world) => job(world) }],
   jobEvents: [{ from: 'read', args: () => ({ namespace, after: 0 }) }],
   repositoryEvents: [{ from: 'read', args: () => ({ namespaces: [namespace], after: 0 }) }],
   events: [{ from: 'read', args: () => ({ namespaces: [namespace], after: 0 }) }],

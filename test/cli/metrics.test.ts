@@ -1,0 +1,110 @@
+/** `loam metrics`, and metrics of the libraries. */
+import { join } from 'node:path';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { drawSparkline } from '../../src/cli/commands/metrics.ts';
+import { Client as LoamClient } from '../../src/cli/sdk/loam.ts';
+import { fakeRunner } from '../support/fake-runner.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
+import { LoamUser } from '../support/loam-command.ts';
+import { needs } from '../support/needs.ts';
+import { submit, until } from '../support/submit.ts';
+
+const PYTHON = join(import.meta.dirname, '../../src/cli/python');
+const PRINTED = [
+  '::metric::loss=0.5 accuracy=nan step=1',
+  '::metric::loss=0.25 step=2',
+  '::metric::loss=-inf step=3',
+];
+
+let app: TestApp;
+let ada: Client;
+let user: LoamUser;
+
+beforeAll(async () => {
+  app = await startApp({ overrides: { runner: fakeRunner() } });
+  ada = await app.user('ada');
+  user = await LoamUser.open(ada);
+  await ada.repository('ada/code');
+  const command = PRINTED.map((line) => `echo ${line}`).join('; ');
+  for (const [name, printing] of Object.entries({ train: command, quiet: 'exit 0' })) {
+    await submit(ada, { namespace: 'ada', repo: 'ada/code', name, command: printing });
+    await until(ada, 'ada', name, 'SUCCEEDED');
+  }
+});
+afterAll(async () => {
+  await user?.[Symbol.asyncDispose]();
+  await app?.[Symbol.asyncDispose]();
+});
+
+test('loam metrics lists the metrics of a job', async () => {
+  expect(await user.loam(['metrics', 'train'])).toBe(
+    'accuracy\t1\tNaN\t\t\nloss\t3\t-Infinity\t-Infinity\t0.5\n',
+  );
+  const [accuracy, loss] = JSON.parse(await user.loam(['metrics', 'ada/train', '--json']));
+  expect(accuracy).toMatchObject({ name: 'accuracy', points: 1, last: 'NaN', min: null });
+  expect(loss).toMatchObject({ name: 'loss', lastStep: 3, max: 0.5, min: '-Infinity' });
+  expect(loss.series).toBeUndefined();
+  const quiet = await user.run(['metrics', 'quiet']);
+  expect(quiet.stderr).toContain('echo "::metric::loss=0.5"');
+});
+
+test('loam metrics writes all points of a metric', async () => {
+  const csv = await user.loam(['metrics', 'train', 'loss', '--csv']);
+  expect(csv.replaceAll(/\d{4}-\d\d-\d\dT[\d:.]+Z/g, 'TIME')).toBe(
+    'name,attempt,step,time,value\nloss,1,1,TIME,0.5\nloss,1,2,TIME,0.25\nloss,1,3,TIME,-Infinity\n',
+  );
+  expect((await user.loam(['metrics', 'train', '--csv'])).split('\n')).toHaveLength(6);
+  const points = (await user.loam(['metrics', 'train', 'loss', '--json'])).trimEnd().split('\n');
+  expect(points.map((line) => JSON.parse(line))).toEqual(
+    [0.5, 0.25, '-Infinity'].map((value, at) => ({
+      ...{ attempt: 1, step: at + 1, time: expect.any(String), value },
+    })),
+  );
+  const none = await user.run(['metrics', 'train', 'none']);
+  expect([none.code, none.stderr]).toEqual([1, expect.stringContaining('no metric none')]);
+  expect((await user.run(['metrics', 'train', '--csv', '--json'])).code).toBe(2);
+});
+
+test('a sparkline is 30 columns of means', () => {
+  expect(drawSparkline([0, 1, 'NaN', 7])).toBe('▁▂ █');
+  expect(drawSparkline([5])).toBe('▁');
+  expect(drawSparkline([])).toBe('');
+  const ramp = Array.from({ length: 100 }, (_, at) => at);
+  expect(drawSparkline(ramp)).toMatch(/^▁.{28}█$/);
+});
+
+test('the TypeScript library reads metrics', async () => {
+  const client = new LoamClient({ url: app.base, token: ada.token });
+  const [loss] = await (await client.job('train')).metrics({ names: ['loss'] });
+  expect(loss).toEqual({
+    ...{ name: 'loss', points: 3, min: -Infinity, max: 0.5, last: -Infinity, lastStep: 3 },
+    lastAt: expect.any(String),
+  });
+});
+
+test('the Python library prints and reads metrics', async (ctx) => {
+  needs(ctx, 'python3');
+  const script = `
+import json, loam
+loam.metric(loss=0.5, step=3)
+loam.metric({"train/loss": float("nan"), "n": 1}, x=float("-inf"))
+for wrong in ({}, {"step": 1}, {"a b": 1}):
+    try:
+        loam.metric(wrong)
+        print("accepted")
+    except ValueError:
+        pass
+found = loam.Client("${app.base}", "${ada.token}").job("train").metrics()
+print(json.dumps([[one["name"], one["points"], str(one["last"]), str(one["min"]), one["last_step"]] for one in found]))`;
+  const python = ['/usr/bin/python3', '-B', '-c', script];
+  const stdout = await user.exec('env', [`PYTHONPATH=${PYTHON}`, ...python]);
+  const [first, second, found = ''] = stdout.split('\n');
+  expect([first, second]).toEqual([
+    '::metric::loss=0.5 step=3',
+    '::metric::train/loss=nan n=1.0 x=-inf',
+  ]);
+  expect(JSON.parse(found)).toEqual([
+    ['accuracy', 1, 'nan', 'None', 1],
+    ['loss', 3, '-inf', '-inf', 3],
+  ]);
+});

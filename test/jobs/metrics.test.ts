@@ -1,0 +1,390 @@
+/** Metrics that jobs print: parsing, storage, limits and reads. */
+import fc from 'fast-check';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { PLAN_LIMITS } from '../../src/base/config/plans.ts';
+import { appendLines } from '../../src/jobs/logs/append.ts';
+import { compactMetrics } from '../../src/jobs/metrics/compaction.ts';
+import { parseMetricLine } from '../../src/jobs/metrics/parse.ts';
+import { readSeries } from '../../src/jobs/metrics/read.ts';
+import {
+  compressSeries,
+  decodePage,
+  decompressSeries,
+  downsample,
+  encodePage,
+  type Series,
+} from '../../src/jobs/metrics/series.ts';
+import { readMetrics } from '../../src/jobs/metrics/summaries.ts';
+import type { LogCursor } from '../../src/runners/runner.ts';
+import { eventually } from '../support/eventually.ts';
+import { fakeRunner } from '../support/fake-runner.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
+import { lines, remove, submit, until, variables } from '../support/submit.ts';
+
+const UNHURRIED = { perMinute: 1_000_000, perSecond: 1_000_000 };
+const runner = fakeRunner();
+let app: TestApp;
+let ada: Client;
+let bea: Client;
+
+beforeAll(async () => {
+  app = await startApp({
+    overrides: { runner },
+    config: {
+      rateLimits: {
+        ...PLAN_LIMITS,
+        free: { ...PLAN_LIMITS.free, ...UNHURRIED, metricPoints: 5 },
+        team: { ...PLAN_LIMITS.team, ...UNHURRIED, storageBytes: 100_000 },
+        unlimited: { ...PLAN_LIMITS.unlimited, ...UNHURRIED },
+      },
+    },
+  });
+  ada = await app.user('ada', 'unlimited');
+  bea = await app.user('bea', 'free');
+  await ada.repository('ada/code');
+  await bea.repository('bea/code');
+});
+afterAll(() => app[Symbol.asyncDispose]());
+
+const READ = `query ($namespace: String!, $name: String!, $names: [String!]) {
+  job(namespace: $namespace, name: $name) { id metricsUrl metrics(names: $names) {
+    name points min max last lastStep lastAt series { attempt steps times values } } } }`;
+const read = async (client: Client, namespace: string, name: string, names?: string[]) =>
+  (await client.gql(READ, { namespace, name, names })).job;
+
+async function run(name: string, printed: readonly string[], more: object = {}) {
+  const command = `${printed.map((line) => `echo ${line}`).join('; ')}; exit 0`;
+  await submit(ada, { namespace: 'ada', repo: 'ada/code', name, command, ...more });
+  await until(ada, 'ada', name, 'SUCCEEDED');
+  return read(ada, 'ada', name);
+}
+
+test('lines of metrics are parsed, and lines with mistakes are not', () => {
+  const parse = (text: string) => {
+    const line = parseMetricLine(`::metric::${text}`);
+    return line && { step: line.step, ...Object.fromEntries(line.values) };
+  };
+  expect(parse('loss=0.215 accuracy=0.91 step=215')).toEqual({
+    loss: 0.215,
+    accuracy: 0.91,
+    step: 215,
+  });
+  expect(parse('  a=1\tb=-2.  ')).toEqual({ a: 1, b: -2, step: null });
+  expect(parse('step=0 train/loss.mean-1=+.5e-3')).toEqual({
+    'train/loss.mean-1': 0.0005,
+    step: 0,
+  });
+  expect(parse('a=nan b=NaN c=inf d=-inf e=+Infinity f=-Infinity g=1e999')).toEqual({
+    ...{ a: Number.NaN, b: Number.NaN, c: Infinity, d: -Infinity, e: Infinity },
+    ...{ f: -Infinity, g: Infinity, step: null },
+  });
+  for (const mistake of [
+    ...[
+      '',
+      'step=1',
+      'loss',
+      'loss=',
+      '=1',
+      'loss=1,2',
+      'loss=0x1',
+      'loss=one',
+      'loss = 1',
+      '1st=1',
+    ],
+    ...['a=1 a=2', 'a=1 step=-1', 'a=1 step=1.5', 'a=1 step=nan', 'a=1 step=1 step=2', 'a=1 b'],
+    ...[
+      'a=1 step=9007199254740992',
+      `${'n'.repeat(101)}=1`,
+      'ä=1',
+      'a=1__0',
+      `a=${'1'.repeat(65)}`,
+    ],
+  ])
+    expect(parse(mistake), mistake).toBeNull();
+  expect(parseMetricLine('::metric:: a=1')).not.toBeNull();
+  expect(parseMetricLine(' ::metric::a=1')).toBeNull();
+  const began = performance.now();
+  for (const part of ['1', ' ', 'a', '=', '.', 'a=1 ', 'a=', '-'])
+    parseMetricLine(`::metric::${part.repeat(65_536 / part.length)}x`);
+  expect(performance.now() - began).toBeLessThan(500);
+});
+
+const anySeries = fc
+  .array(
+    fc.tuple(
+      fc.maxSafeNat(),
+      fc.integer({ min: 0, max: 4e12 }),
+      fc.oneof(fc.double(), fc.constant(Number.NaN)),
+    ),
+    { minLength: 1, maxLength: 300 },
+  )
+  .map(
+    (points): Series => ({
+      steps: points.map(([step]) => step),
+      times: points.map(([, time]) => time),
+      values: points.map(([, , value]) => value),
+    }),
+  );
+
+test('points are stored exactly', async () => {
+  await fc.assert(
+    fc.asyncProperty(anySeries, anySeries, async (a, b) => {
+      const data = await compressSeries(a);
+      expect(await decompressSeries(data, a.steps.length)).toEqual(a);
+      const page = encodePage([
+        { name: 'a', series: a },
+        { name: 'b/c', series: b },
+      ]);
+      expect(decodePage(page)).toEqual([
+        { name: 'a', series: a },
+        { name: 'b/c', series: b },
+      ]);
+      expect(decodePage(page, (name) => name === 'b/c')).toEqual([{ name: 'b/c', series: b }]);
+    }),
+    { numRuns: 50 },
+  );
+});
+
+test('downsampling keeps the ends, peaks, lows and gaps', () => {
+  fc.assert(
+    fc.property(anySeries, fc.integer({ min: 10, max: 100 }), (series, maxPoints) => {
+      // Twice, as a chart of overviews is.
+      const reduced = downsample(downsample(series, 2 * maxPoints), maxPoints);
+      const { values, steps } = reduced;
+      expect(values.length).toBeLessThanOrEqual(Math.max(maxPoints, 0));
+      expect([values[0], steps[0]]).toEqual([series.values[0], series.steps[0]]);
+      expect([values.at(-1), steps.at(-1)]).toEqual([series.values.at(-1), series.steps.at(-1)]);
+      const extremes = (all: number[]) => {
+        const numbers = all.filter((value) => !Number.isNaN(value));
+        return [Math.min(...numbers), Math.max(...numbers), numbers.length < all.length];
+      };
+      expect(extremes(values)).toEqual(extremes(series.values));
+    }),
+  );
+  const spike: Series = { steps: [], times: [], values: [] };
+  for (let step = 0; step < 100_000; step++) {
+    spike.steps.push(step);
+    spike.times.push(step);
+    spike.values.push(step === 54_321 ? 9 : 0);
+  }
+  const at = downsample(spike, 1_000).values.indexOf(9);
+  expect(downsample(spike, 1_000).steps[at]).toBe(54_321);
+});
+
+test('metrics are stored with their steps and are not in the log', async () => {
+  const job = await run('trained', [
+    'epoch 1',
+    '::metric::loss=0.5 accuracy=nan',
+    '::metric::loss=0.25 step=10',
+    '::metric::loss=inf',
+    '::metric::loss=0.1 step=3',
+    '::metric::loss=oops',
+    '::progress::nearly done',
+    '::metric::loss=0.75',
+  ]);
+  expect(await lines(ada, 'ada', 'trained')).toEqual(['epoch 1', '::metric::loss=oops']);
+  const times = [expect.any(Number), ...Array(4).fill(expect.any(Number))];
+  expect(job.metrics).toEqual([
+    {
+      ...{ name: 'accuracy', points: 1, min: null, max: null, last: 'NaN', lastStep: 0 },
+      lastAt: expect.any(String),
+      series: [{ attempt: 1, steps: [0], times: [expect.any(Number)], values: ['NaN'] }],
+    },
+    {
+      ...{ name: 'loss', points: 5, min: 0.1, max: 'Infinity', last: 0.75, lastStep: 4 },
+      lastAt: expect.any(String),
+      series: [
+        { attempt: 1, steps: [0, 10, 11, 3, 4], times, values: [0.5, 0.25, 'Infinity', 0.1, 0.75] },
+      ],
+    },
+  ]);
+  const [only] = (await read(ada, 'ada', 'trained', ['loss', 'none'])).metrics;
+  expect(only.name).toBe('loss');
+  const { text, headers } = await app.anonymous.get(`${job.metricsUrl}&name=accuracy`);
+  expect(headers.get('content-type')).toBe('text/csv; charset=utf-8');
+  expect(text).toBe(`name,attempt,step,time,value\naccuracy,1,0,${job.metrics[0].lastAt},NaN\n`);
+  const all = (await app.anonymous.get(job.metricsUrl)).text.trimEnd().split('\n');
+  expect(all).toHaveLength(7);
+  expect((await app.anonymous.get(job.metricsUrl.replace('metrics.csv', 'log.txt'))).status).toBe(
+    401,
+  );
+  expect((await app.anonymous.get(`${job.metricsUrl}&name=a&name=b`)).status).toBe(400);
+});
+
+test('secrets in names are masked, so that the line stays in the log', async () => {
+  const secrets = variables({ TOKEN: 'hunter2hunter2' });
+  const job = await run('masked', ['::metric::hunter2hunter2=1', '::metric::ok=1'], { secrets });
+  expect(job.metrics.map(({ name }: { name: string }) => name)).toEqual(['ok']);
+  expect((await lines(ada, 'ada', 'masked')).join()).not.toContain('hunter2');
+});
+
+test('each attempt has its own series and counts its steps from 0', async () => {
+  const command = 'echo ::metric::a=1; echo ::metric::a=2; exit 1';
+  await submit(ada, { namespace: 'ada', repo: 'ada/code', name: 'retried', command, retries: 1 });
+  await until(ada, 'ada', 'retried', 'FAILED');
+  const [metric] = (await read(ada, 'ada', 'retried')).metrics;
+  expect(metric.points).toBe(4);
+  expect(metric.series).toMatchObject([
+    { attempt: 1, steps: [0, 1], values: [1, 2] },
+    { attempt: 2, steps: [0, 1], values: [1, 2] },
+  ]);
+});
+
+test('points are counted as storage, and deleted with the job', async () => {
+  const stored = async () =>
+    Number(
+      (await app.app.services.db.namespace.findUniqueOrThrow({ where: { name: 'ada' } }))
+        .storageBytes,
+    );
+  const before = await stored();
+  const { id } = await run('counted', ['::metric::a=1 b=2', '::metric::a=3']);
+  await eventually(async () => expect((await stored()) - before).toBe(3 * 24));
+  await remove(ada, 'ada', 'counted');
+  expect(await stored()).toBe(before);
+  for (const table of ['metric_pages', 'metric_chunks', 'job_metrics']) {
+    const { rows } = await app.pool.query(`select from ${table} where job_id = $1`, [id]);
+    expect(rows, table).toEqual([]);
+  }
+});
+
+test('a job stores no more points than its plan allows, and says so once', async () => {
+  const printed = Array.from({ length: 9 }, (_, at) => `echo ::metric::a=${at}`).join('; ');
+  const command = `${printed}; echo end; exit 1`;
+  await submit(bea, { namespace: 'bea', repo: 'bea/code', name: 'full', command, retries: 1 });
+  await until(bea, 'bea', 'full', 'FAILED');
+  const [metric] = (await read(bea, 'bea', 'full')).metrics;
+  expect(metric.series[0].values).toEqual([0, 1, 2, 3, 4]);
+  expect(metric.points).toBe(5);
+  const log = await lines(bea, 'bea', 'full');
+  expect(log.toSorted()).toEqual([
+    'The metrics end here: the free plan allows 5 points of metrics per job. Further points of the job are not kept.',
+    'end',
+    'end',
+  ]);
+});
+
+test('a job has at most 200 names, and 1,000 points a second on average', async () => {
+  const names = Array.from({ length: 201 }, (_, at) => `n${at}=1`).join(' ');
+  const job = await run('many', [`::metric::${names}`, `::metric::${names}`]);
+  expect(job.metrics).toHaveLength(200);
+  expect(await lines(ada, 'ada', 'many')).toEqual([
+    'The job has 200 metrics, which is the limit. Points of other names are not kept.',
+  ]);
+  const row = Array.from({ length: 100 }, (_, at) => `n${at}=1`).join(' ');
+  await run('fast', Array<string>(150).fill(`::metric::${row}`));
+  const { metricPoints } = await app.app.services.db.job.findFirstOrThrow({
+    where: { name: 'fast' },
+  });
+  expect(Number(metricPoints)).toBeGreaterThanOrEqual(10_000);
+  expect(Number(metricPoints)).toBeLessThan(15_000);
+  expect(await lines(ada, 'ada', 'fast')).toEqual([
+    'The job reports more than 1,000 points of metrics per second. Points above this rate are not kept.',
+  ]);
+});
+
+/** Appends batches of points to an attempt that no worker supervises. */
+async function openJob(name: string) {
+  const { services } = app.app;
+  await submit(ada, { namespace: 'ada', repo: 'ada/code', name, command: 'hold' });
+  await until(ada, 'ada', name, 'RUNNING');
+  const job = await services.db.job.findFirstOrThrow({ where: { name } });
+  let from: LogCursor | null = null;
+  return {
+    id: job.id,
+    async append(sections: { name: string; series: Series }[]) {
+      const to = { batch: Number(from?.batch ?? 0) + 1 };
+      const points = sections.reduce((sum, { series }) => sum + series.steps.length, 0);
+      const batch = {
+        jobId: job.id,
+        attemptId: String(job.attemptId),
+        lines: [],
+        newestTime: null,
+      };
+      const metrics = { points, data: encodePage(sections) };
+      const stored = await appendLines(services, { ...batch, from, to, metrics });
+      from = to;
+      return stored;
+    },
+    async repeat() {
+      const batch = {
+        jobId: job.id,
+        attemptId: String(job.attemptId),
+        lines: [],
+        newestTime: null,
+      };
+      const metrics = { points: 1, data: encodePage([{ name: 'a', series: ramp(0, 1) }]) };
+      return appendLines(services, { ...batch, from: null, to: { batch: 1 }, metrics });
+    },
+  };
+}
+
+const START = 1_800_000_000_000;
+const ramp = (from: number, count: number): Series => ({
+  steps: Array.from({ length: count }, (_, at) => from + at),
+  times: Array.from({ length: count }, (_, at) => START + from + at),
+  values: Array.from({ length: count }, (_, at) => from + at),
+});
+
+test('compaction keeps all points in order, in few chunks', async () => {
+  const { services } = app.app;
+  const job = await openJob('compacted');
+  let [a, b] = [0, 0];
+  const sizes = [1, 7, 300, 1, 1, 2_000, 5_000, 3, 50];
+  for (let batch = 0; batch < 200; batch++) {
+    const size = sizes[batch % sizes.length] as number;
+    await job.append([
+      { name: 'a', series: ramp(a, size) },
+      ...(batch % 3 === 0 ? [{ name: 'b', series: ramp(b, 1) }] : []),
+    ]);
+    a += size;
+    if (batch % 3 === 0) b++;
+  }
+  // A batch that another worker has stored is not stored again.
+  expect(await job.repeat()).toBeNull();
+  const check = async () => {
+    const metrics = await readMetrics(services.pool, job.id);
+    expect(
+      metrics.map(({ name, points, min, max, last }) => [name, points, min, max, last]),
+    ).toEqual([
+      ['a', a, 0, a - 1, a - 1],
+      ['b', b, 0, b - 1, b - 1],
+    ]);
+    const { metricsUrl } = await read(ada, 'ada', 'compacted');
+    const csv = (await app.anonymous.get(metricsUrl)).text.trimEnd().split('\n').slice(1);
+    const steps = (name: string) =>
+      csv.filter((line) => line.startsWith(`${name},`)).map((line) => Number(line.split(',')[2]));
+    expect(steps('a')).toEqual(ramp(0, a).steps);
+    expect(steps('b')).toEqual(ramp(0, b).steps);
+    for (const metric of metrics) {
+      const [found] = await readSeries(services, metric, { maxPoints: 1_000 });
+      expect(found?.series.values[0]).toBe(0);
+      expect(found?.series.values.at(-1)).toBe(metric.points - 1);
+      const near = { maxPoints: 100, fromStep: metric.points - 10, toStep: metric.points };
+      const [end] = await readSeries(services, metric, near);
+      expect(end?.series).toEqual(ramp(metric.points - 10, 10));
+    }
+    return metrics;
+  };
+  expect(a).toBeGreaterThan(150_000);
+  expect((await check()).some(({ open }) => open.length > 0)).toBe(true);
+  await compactMetrics(services, job.id);
+  expect((await check()).every(({ open }) => open.length === 0)).toBe(true);
+  const chunks = await services.db.metricChunk.groupBy({
+    by: ['name'],
+    where: { jobId: job.id },
+    _count: true,
+    orderBy: { name: 'asc' },
+  });
+  expect(chunks.map(({ _count }) => _count)[0]).toBeLessThan(a / 4_096 + 8);
+  expect(chunks.map(({ _count }) => _count)[1]).toBeLessThan(8);
+  for (const bad of [
+    { maxPoints: 9 },
+    { maxPoints: 10_001 },
+    { maxPoints: 10, fromStep: -1 },
+    { maxPoints: 10, fromStep: 2, toStep: 1 },
+  ]) {
+    const [metric] = await readMetrics(services.pool, job.id);
+    await expect(readSeries(services, metric as never, bad)).rejects.toThrow(/must/);
+  }
+  runner.release();
+});
