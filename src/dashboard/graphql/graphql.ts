@@ -17,6 +17,8 @@ export const graphql = initGraphQLTada<{
     /** A name of the catalogue of hardware. */
     Gpu: string;
     Region: string;
+    /** NaN and infinity are text. */
+    MetricValue: number | string;
   };
 }>();
 

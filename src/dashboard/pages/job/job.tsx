@@ -17,6 +17,7 @@ import { Artifacts } from './artifacts.tsx';
 import { AttemptTimeline } from './attempts.tsx';
 import { type JobData, JobSettings, RuntimeAndCost } from './facts.tsx';
 import { LogView } from './log/log-view.tsx';
+import { Metrics } from './metrics.tsx';
 import { OpenPort } from './open-port.tsx';
 import { OpenShells } from './open-shells.tsx';
 import { JobFacts, JobLive, JobQuery } from './queries.ts';
@@ -112,6 +113,7 @@ function Job({
       <div className="columns">
         <div className="min-w-0 space-y-6">
           <LogView job={{ namespace, name }} status={status} startedAt={startedAt} />
+          <Metrics job={job} />
           <Shell job={job} />
           <OpenPort job={job} />
           <OpenShells job={job} onChange={onChange} />

@@ -125,6 +125,35 @@ export const JobUsage = graphql(`
   }
 `);
 
+export const JobMetrics = graphql(`
+  query JobMetrics($namespace: String!, $name: String!) {
+    job(namespace: $namespace, name: $name) {
+      id
+      metricsUrl
+      metrics { name points min max last lastStep }
+    }
+  }
+`);
+
+export const JobMetricSeries = graphql(`
+  query JobMetricSeries($namespace: String!, $name: String!, $metric: String!) {
+    job(namespace: $namespace, name: $name) {
+      id
+      metrics(names: [$metric]) {
+        name
+        points
+        series(maxPoints: 1000) { attempt steps times values }
+      }
+    }
+  }
+`);
+
+export const JobMetricsLive = graphql(`
+  subscription JobMetricsLive($namespace: String!, $name: String!) {
+    jobMetrics(namespace: $namespace, name: $name) { points }
+  }
+`);
+
 export const CancelJob = graphql(`
   mutation CancelJob($input: CancelJobInput!) {
     cancelJob(input: $input) { job { id status progress } message }

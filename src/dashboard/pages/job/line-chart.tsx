@@ -1,0 +1,116 @@
+import { type ReactNode, useEffect, useRef } from 'react';
+import UPlot from 'uplot';
+import 'uplot/dist/uPlot.min.css';
+import { useScheme } from '../../layout/theme.ts';
+
+const HEIGHT = 160;
+/** Width of a digit in an axis label, with its share of the margin. */
+const DIGIT_PX = 9;
+
+/** The colours of a chart, as the page has them. */
+export type ChartColours = { text: string; line: string; limit: string };
+
+export type ChartOptions = Pick<UPlot.Options, 'scales'> & {
+  x: UPlot.Axis;
+  y: UPlot.Axis;
+  /** One for each column of values. */
+  lines: UPlot.Series[];
+};
+
+/**
+ * A chart of lines, which fills its container.
+ * @param options changes draw a new chart, changes of `data` do not
+ */
+export function LineChart({
+  text,
+  caption = text,
+  data,
+  options,
+  optionsKey,
+  ...attributes
+}: {
+  /** For screen readers. */
+  text: string;
+  caption?: ReactNode;
+  data: UPlot.AlignedData;
+  options: (colours: ChartColours) => ChartOptions;
+  /** The values from which `options` is made. */
+  optionsKey: string;
+  [attribute: `data-${string}`]: unknown;
+}) {
+  const container = useRef<HTMLDivElement>(null);
+  const scheme = useScheme();
+  const chart = useRef<UPlot>(undefined);
+  // A single measurement has no span: the axis of a time would show years.
+  const hasLine = data[0].length > 1;
+  const current = useRef({ data, options });
+  current.current = { data, options };
+  useEffect(() => {
+    const element = container.current;
+    if (!element || !hasLine) return;
+    // A canvas keeps its colours, so a change of the colour scheme draws a new chart.
+    const style = getComputedStyle(element);
+    const colour = (name: string) => style.getPropertyValue(name);
+    const axis = { stroke: style.color, grid: { stroke: colour('border-color'), width: 1 } };
+    const { scales, x, y, lines } = current.current.options({
+      text: style.color,
+      line: colour('accent-color'),
+      limit: colour('outline-color'),
+    });
+    const plot = new UPlot(
+      {
+        width: element.clientWidth,
+        height: HEIGHT,
+        // Room for the outermost labels, which extend beyond the axes.
+        padding: [12, 28, 0, 0],
+        cursor: { y: false },
+        legend: { show: false },
+        scales,
+        axes: [
+          // Room for the longest label on one line.
+          { ...axis, space: 84, ...x },
+          {
+            ...axis,
+            size: (_u, labels) =>
+              16 + DIGIT_PX * Math.max(0, ...(labels ?? []).map(({ length }) => length)),
+            ...y,
+          },
+        ],
+        series: [{}, ...lines.map((line) => ({ width: 2, points: { show: false }, ...line }))],
+      },
+      current.current.data,
+      element,
+    );
+    chart.current = plot;
+    const resizeObserver = new ResizeObserver(() =>
+      plot.setSize({ width: element.clientWidth, height: HEIGHT }),
+    );
+    resizeObserver.observe(element);
+    return () => {
+      resizeObserver.disconnect();
+      plot.destroy();
+      chart.current = undefined;
+    };
+  }, [optionsKey, scheme, hasLine]);
+  useEffect(() => chart.current?.setData(data), [data]);
+  return (
+    <figure className="min-w-0">
+      <figcaption className="mb-1 text-sm text-dim">{caption}</figcaption>
+      <div
+        ref={container}
+        role="img"
+        aria-label={text}
+        {...attributes}
+        className="min-w-0 overflow-hidden border-line text-dim accent-accent outline-bad"
+      />
+    </figure>
+  );
+}
+
+/** `step`: seconds between two ticks. */
+export function formatTimeTick(at: number, step: number): string {
+  const date = new Date(at * 1_000);
+  if (step >= 86_400) return date.toLocaleDateString();
+  const seconds = step < 60 ? ({ second: '2-digit' } as const) : {};
+  return date.toLocaleTimeString(undefined, { hour: '2-digit', minute: '2-digit', ...seconds });
+}
