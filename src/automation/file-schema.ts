@@ -258,6 +258,12 @@ const job = z
             .optional()
             .describe('The path in the artifacts or the repository. Default: all.'),
           to: z.string().max(1_024).optional().describe('The folder to put the files into.'),
+          read_only: z
+            .boolean()
+            .optional()
+            .describe(
+              'Whether a folder of a repository may be mounted instead of copied, so that the job cannot change it.',
+            ),
         }),
       )
       .max(20)

@@ -14,6 +14,7 @@ import {
 } from '../base/yaml.ts';
 import { type OfferDeps, readLastingOffer } from '../jobs/queue/offer.ts';
 import { type CreateInput, checkRequest } from '../jobs/requests/jobs.ts';
+import type { InputRequest } from '../jobs/requests/run-jobs.ts';
 import type { JobsFile } from '../repositories/pushes/triggers.ts';
 import { validatePattern } from '../repositories/repositories.ts';
 import { type CronTime, cronProblem } from './cron.ts';
@@ -300,7 +301,7 @@ class FileChecker {
       const inputs = defaultRunInputs(this.#file.jobs, [name]);
       const settings = toRequest({ job, defaults, branch: 'main', combination, inputs });
       this.#settings += (settings.env?.length ?? 0) + (settings.labels?.length ?? 0);
-      const request = { ...settings, ...common, image: null, inputs: job.inputs ?? [] };
+      const request = { ...settings, ...common, image: null, inputs: toInputs(job) };
       checkRequest(request, this.#offer);
       const bytes = Buffer.byteLength(JSON.stringify([settings, job.inputs]));
       this.#settingsBytes += bytes * this.#countCombinations(name);
@@ -446,6 +447,11 @@ export function toRequest({
       onConflict: job.concurrency.on_conflict,
     },
   };
+}
+
+/** Inputs in the form of requests, with the names that jobs have in the file. */
+export function toInputs({ inputs = [] }: FileJob): InputRequest[] {
+  return inputs.map(({ read_only: readOnly, ...input }) => ({ ...input, readOnly }));
 }
 
 // biome-ignore lint/suspicious/noTemplateCurlyInString: the text of the file has it.

@@ -4,7 +4,14 @@ import { demandAccount, type Viewer } from '../identity/permissions.ts';
 import { type OfferDeps, readLastingOffer } from '../jobs/queue/offer.ts';
 import type { InputRequest } from '../jobs/requests/run-jobs.ts';
 import { type MatchingWork, Pattern } from '../repositories/repositories.ts';
-import { type JobFile, type JobSettings, type Problem, readJobFile, toRequest } from './file.ts';
+import {
+  type JobFile,
+  type JobSettings,
+  type Problem,
+  readJobFile,
+  toInputs,
+  toRequest,
+} from './file.ts';
 import { type Combination, combine } from './matrix.ts';
 import type { RunValue } from './run-inputs.ts';
 
@@ -181,7 +188,7 @@ export function planJobs(
         settings: toRequest({ job, defaults: file.defaults, branch, combination, inputs }),
         needs: [],
         maxParallel: job.max_parallel ?? null,
-        inputs: job.inputs ?? [],
+        inputs: toInputs(job),
       });
     }
   }

@@ -135,18 +135,19 @@ export function collectNames(name: string, before: Record<string, string> = {}) 
 type Input = InputArtifacts | InputRepository;
 
 /** A slash in the name says that it is a repository. Names of refs have no colon. */
-const INPUT_REPOSITORY = /^([^/:=@]+\/[^/:=@]+)(?:@([^:=]+))?(?::([^=]*))?(?:=(.*))?$/s;
+const INPUT_REPOSITORY = /^([^/:=@]+\/[^/:=@]+)(?:@([^:=]+))?(?::([^=]*))?(?:=(.*?)(:ro)?)?$/s;
 
 /**
- * Collects a repeatable option `JOB`, `JOB:PATH` or `JOB:PATH:TO`, or `NAMESPACE/REPO`, `@REF`, `:PATH` and `=TO`. An empty path is
- * the root.
+ * Collects a repeatable option `JOB`, `JOB:PATH` or `JOB:PATH:TO`, or `NAMESPACE/REPO`, `@REF`, `:PATH` and `=TO` or `=TO:ro`. An
+ * empty path is the root.
  */
 export function collectInputs(text: string, before: readonly Input[] = []): Input[] {
   if (/^[^:=@]*\//.test(text)) {
-    const [, repo, ref, path, to] = INPUT_REPOSITORY.exec(text) ?? [];
+    const [, repo, ref, path, to, mode] = INPUT_REPOSITORY.exec(text) ?? [];
     if (repo === undefined)
-      throw new InvalidArgumentError('It must be NAMESPACE/REPO[@REF][:PATH][=TO].');
-    return [...before, { repo, ...(ref && { ref }), ...(path && { path }), ...(to && { to }) }];
+      throw new InvalidArgumentError('It must be NAMESPACE/REPO[@REF][:PATH][=TO[:ro]].');
+    const paths = { ...(ref && { ref }), ...(path && { path }), ...(to && { to }) };
+    return [...before, { repo, ...paths, ...(mode && { readOnly: true }) }];
   }
   const [job = '', path, to, ...more] = text.split(':');
   if (job === '' || more.length > 0)

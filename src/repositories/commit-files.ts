@@ -25,12 +25,13 @@ type FilesAtRef = { defaultBranch: string; ref: string | null; path: string };
 export const locateFiles = defineFolderTask(
   'locateFiles',
   async ({ git }, dir, { defaultBranch, ref, path }: FilesAtRef) => {
-    const found = await git.objects.use(dir, (objects) =>
-      locateAtRef(objects, { defaultBranch }, ref, path),
-    );
-    if (!found) return null;
-    const type = path === '' ? 'tree' : (found.object?.type ?? null);
-    return { ref: found.ref, commitSha: found.commit, type };
+    return git.objects.use(dir, async (objects) => {
+      const found = await locateAtRef(objects, { defaultBranch }, ref, path);
+      if (!found) return null;
+      const { commit } = found;
+      const [root = null] = path === '' ? await objects.info([`${commit}^{tree}`]) : [];
+      return { ref: found.ref, commitSha: commit, object: root ?? found.object };
+    });
   },
 );
 

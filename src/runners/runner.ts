@@ -71,6 +71,9 @@ export function listClusters({
 export const LOCAL_MACHINE = 'local';
 
 /** A volume of `LOAM_VOLUMES` in the file system of a job. Where it is on a machine is known there. */
+/** A folder of this machine, and where the job finds it. `volume`: what messages call it. */
+export type MountedFolder = { volume: string; from: string; to: string; readOnly: boolean };
+
 export type VolumeMount = {
   /** The name of the volume. */
   volume: string;
@@ -96,9 +99,17 @@ export type AttemptSpec = {
   files: Readonly<Record<string, string>>;
   /**
    * Creates the working directory `dir`, with checkout and inputs, which must not exist yet, and may add files to `home`, an empty
-   * folder that the job gets as its home folder; null: both folders are empty.
+   * folder that the job gets as its home folder; null: both folders are empty. A runner that can mount folders of the machine of
+   * this process passes `mount`: then inputs that the job only reads are mounted instead of copied.
    */
-  checkout: ((dir: string, signal: AbortSignal, home: string) => Promise<void>) | null;
+  checkout:
+    | ((
+        dir: string,
+        signal: AbortSignal,
+        home: string,
+        mount?: (folder: MountedFolder) => void,
+      ) => Promise<void>)
+    | null;
   mounts: readonly VolumeMount[];
   /** For people who look at the lists of a cluster. */
   job: { id: string; name: string; namespace: string };

@@ -6,8 +6,8 @@ import type { Config } from '../base/config/config.ts';
 import { mayMount } from '../base/config/volumes-file.ts';
 import type { Logger } from '../base/log.ts';
 import { startLoop } from '../platform/loop.ts';
-import { type AttemptSpec, Unstartable } from './runner.ts';
-import { locateFolder, type MountedFolder } from './supervisor/mounted-folders.ts';
+import { type AttemptSpec, type MountedFolder, Unstartable } from './runner.ts';
+import { locateFolder } from './supervisor/mounted-folders.ts';
 
 /** How often is checked which folders exist. */
 const CHECK_MS = 10_000;

@@ -170,9 +170,9 @@ test('a job runs with artifacts of another', async () => {
   expect(await user.loam(['job', 'uses'])).toMatch(/^inputs\tmodel:weights:in\/$/m);
   const { id } = (await ada.post('/auth/v1/repository/ada', { name: 'code' })).body;
   const { commitSha } = await finish('code', 'true', 'SUCCEEDED', { repo: 'ada/code' });
-  expect((await run('reads', 'ada/code@main=code/')).code).toBe(0);
+  expect((await run('reads', 'ada/code@main=code/:ro')).code).toBe(0);
   expect(await user.loam(['job', 'reads'])).toContain(
-    `\ninputs\tada/code@main=code/ (${commitSha.slice(0, 10)})\n`,
+    `\ninputs\tada/code@main=code/:ro (${commitSha.slice(0, 10)})\n`,
   );
   for (const wrong of ['ada/code@', '/code', 'ada/', 'a/b/c'])
     expect((await run('wrong', wrong)).code, wrong).toBe(2);

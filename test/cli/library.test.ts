@@ -153,7 +153,7 @@ test('many jobs are cancelled, run again and deleted', async () => {
 test('a job runs with artifacts of another', async () => {
   const first = await client.run('echo x > out/x', { image: 'busybox', outputPath: 'out' });
   await first.result();
-  const repository = { repo: 'ada/model', ref: 'main', to: 'code' };
+  const repository = { repo: 'ada/model', ref: 'main', to: 'code', readOnly: true };
   const inputs = [{ job: first.name, path: 'x', to: 'in/' }, repository];
   const { name } = await client.run('echo ran', { image: 'busybox', inputs });
   const info = await client.jobs.get('ada', name).result();

@@ -174,7 +174,7 @@ try:
 except loam.LoamError as error:
     refused = error.code
 client.run("echo x > out/x", name="source", repo="ada/model", output_path="out").result()
-user = client.run("echo ran", name="user", repo="ada/model", inputs=[{"job": "source", "path": "x", "to": "in/"}, {"repo": "ada/model", "to": "model"}])
+user = client.run("echo ran", name="user", repo="ada/model", inputs=[{"job": "source", "path": "x", "to": "in/"}, {"repo": "ada/model", "to": "model", "read_only": True}])
 user.result()
 print(json.dumps([counted, cancelled, again["done"], deleted, refused]))`);
   const all = { matched: 2, done: 2, skipped: [] };

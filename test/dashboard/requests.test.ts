@@ -144,7 +144,7 @@ const DRAFTS: [name: string, changes: Partial<Draft>][] = [
       retries: '2',
       holdOnFailureMinutes: '45',
       outputPath: `out dir/it's "$HOME"`,
-      inputs: `source\nsource:it's "$HOME":in dir/\nsource::all\nada/code=code\nada/code@main:=it's "$HOME"=`,
+      inputs: `source\nsource:it's "$HOME":in dir/\nsource::all\nada/code=code:ro\nada/code@main:=it's "$HOME"=`,
       volumes: `data:in/its set:ro\nscratch:/scratch "$HOME"\nscratch:out:rw`,
       command: `${HOSTILE_COMMAND}\nsecond 'line'\n\n`,
       env: `A=it's "$HOME" \`id\` \\n  \nEMPTY=\nEQUALS==x=`,

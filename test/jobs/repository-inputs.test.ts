@@ -1,7 +1,7 @@
 /** Files of repositories become files in the working directory of a job. */
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { chmod, mkdir, symlink } from 'node:fs/promises';
+import { chmod, mkdir, readdir, symlink } from 'node:fs/promises';
 import { join } from 'node:path';
 import { PassThrough, Readable } from 'node:stream';
 import { extract } from 'tar-stream';
@@ -10,6 +10,7 @@ import { findStreamProducer } from '../../src/cluster/streams.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
+import { needs } from '../support/needs.ts';
 import { lines, submit, submitRaw, until } from '../support/submit.ts';
 
 const cleanup = new AsyncDisposableStack();
@@ -80,7 +81,7 @@ async function makeDataset(on: TestApp, client: Client): Promise<string[]> {
 }
 
 const READ = `query ($namespace: String!, $name: String!) { job(namespace: $namespace, name: $name) {
-  repositoryInputs { repo ref commitSha path to repository { name } } inputs { jobName } } }`;
+  repositoryInputs { repo ref commitSha path to readOnly repository { name } } inputs { jobName } } }`;
 const inputsOf = async (client: Client, namespace: string, name: string) =>
   (await client.gql(READ, { namespace, name })).job.repositoryInputs;
 
@@ -110,18 +111,36 @@ test('a job finds files of a commit, with large files, and without the repositor
   const printed = await lines(ada, 'ada', 'train');
   expect(printed).toEqual([...once, ...once]);
   const repository = { name: 'dataset' };
+  const readOnly = false;
   const [first, second] = commits;
   const pinned = [
-    { repo: 'ada/dataset', ref: 'main', commitSha: second, path: 'train', to: 'data/', repository },
+    {
+      repo: 'ada/dataset',
+      ref: 'main',
+      commitSha: second,
+      path: 'train',
+      to: 'data/',
+      readOnly,
+      repository,
+    },
     {
       repo: 'ADA/dataset',
       ref: 'v1',
       commitSha: first,
       path: 'test/c.txt',
       to: 'one/',
+      readOnly,
       repository,
     },
-    { repo: 'ada/dataset', ref: first, commitSha: first, path: 'test/c.txt', to: 'b', repository },
+    {
+      repo: 'ada/dataset',
+      ref: first,
+      commitSha: first,
+      path: 'test/c.txt',
+      to: 'b',
+      readOnly,
+      repository,
+    },
   ];
   expect(await inputsOf(ada, 'ada', 'train')).toEqual(pinned);
 
@@ -134,6 +153,32 @@ test('a job finds files of a commit, with large files, and without the repositor
   await until(ada, 'ada', 'train-2', 'SUCCEEDED');
   expect(await lines(ada, 'ada', 'train-2')).toEqual(printed);
   expect(await inputsOf(ada, 'ada', 'train-2')).toEqual(pinned);
+});
+
+test('a folder that jobs only read is on the machine once, and none of them can change it', async (ctx) => {
+  needs(ctx, 'bubblewrap');
+  const shared = join(app.app.services.config.dataDir, 'inputs');
+  const inputs = [
+    { repo: 'ada/dataset', ref: 'next/1', path: 'train', to: 'in/data', readOnly: true },
+    { repo: 'ada/dataset', ref: 'v1', path: 'README', to: 'in/readme', readOnly: true },
+  ];
+  const command = `cat in/data/deep/b.txt in/readme; wc -c < in/data/large.bin; test -x in/data/run.sh && ls in
+    touch in/data/x 2>/dev/null || rm -r in/data/deep 2>/dev/null || echo kept`;
+  const reader = { namespace: 'ada', repo: 'ada/code', command, inputs };
+  for (const name of ['reader', 'other']) await submit(ada, { ...reader, name });
+  for (const name of ['reader', 'other']) {
+    await until(ada, 'ada', name, 'SUCCEEDED');
+    expect(await lines(ada, 'ada', name)).toEqual([
+      '$Format:%H$',
+      'read',
+      `${LARGE.length}`,
+      'data',
+      'readme',
+      'kept',
+    ]);
+  }
+  expect(await readdir(shared)).toHaveLength(1);
+  expect((await inputsOf(ada, 'ada', 'reader'))[0]).toMatchObject({ readOnly: true });
 });
 
 test('an image without a checkout has the inputs of jobs and repositories together', async () => {
@@ -172,6 +217,15 @@ test('inputs that cannot be are refused, and name the field', async () => {
     [[{}], 'each must have either job or repo'],
     [[{ ...code, job: 'x' }], 'each must have either job or repo'],
     [[{ job: 'x', ref: 'main' }], 'ref can only be given with repo'],
+    [[{ ...code, readOnly: true }], 'readOnly can only be given with repo and to'],
+    [[{ job: 'x', to: 'x', readOnly: true }], 'readOnly can only be given with repo and to'],
+    [
+      [
+        { ...code, to: 'a', readOnly: true },
+        { ...code, to: 'a/b' },
+      ],
+      'a is read only, and overlaps a/b',
+    ],
     [[{ repo: 'code' }], 'must be "namespace/name"'],
     [[{ repo: 'eve/none' }], 'there is no repository eve/none', 'NOT_FOUND'],
     [[{ repo: 'mallory/hidden' }], 'there is no repository mallory/hidden', 'NOT_FOUND'],

@@ -1,5 +1,5 @@
 /** The volumes of attempts, tested on every runner that has them. */
-import { mkdir, readFile, stat, symlink, writeFile } from 'node:fs/promises';
+import { cp, mkdir, readdir, readFile, stat, symlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { beforeEach, expect, test } from 'vitest';
 import {
@@ -68,6 +68,25 @@ export function volumesContract(
     await made.runner.remove(handle);
     expect(await readFile(join(volumes.root, 'data/a.txt'), 'utf8')).toBe('all of it\n');
     expect(await readFile(join(volumes.root, 'scratch/b.txt'), 'utf8')).toBe('result\n');
+  });
+
+  test('a folder that the checkout mounts can only be read, where it can be mounted', async () => {
+    await using volumes = await testVolumes();
+    await using made = await open(volumes);
+    const from = join(volumes.root, 'data');
+    let isMounted = false;
+    const checkout: AttemptSpec['checkout'] = async (dir, _signal, _home, mountFolder) => {
+      isMounted = mountFolder !== undefined;
+      const folder = { volume: 'ada/dataset', from, to: '/work/in/set', readOnly: true };
+      await mkdir(join(dir, 'in'), { recursive: true });
+      if (mountFolder) mountFolder(folder);
+      else await cp(from, join(dir, 'in/set'), { recursive: true });
+    };
+    const command = 'cat in/set/a.txt; (echo x > in/set/b.txt) 2>/dev/null || echo refused';
+    const { lines } = await runToEnd(made.runner, { ...withMounts(command), checkout });
+    expect(lines).toEqual(['all of it', ...(isMounted ? ['refused'] : [])]);
+    expect(await readdir(from)).toEqual(['a.txt']);
+    if (!mounts) expect(isMounted).toBe(false);
   });
 
   test('an attempt with a volume that the machine lacks is refused', async () => {

@@ -86,6 +86,8 @@ export type Config = {
   storageRedirect: boolean;
   /** Writes are refused when the data folder's disk has fewer free bytes; 0 disables the check. */
   diskFloor: number;
+  /** Of folders that jobs mount as inputs (`jobs/attempts/input-cache.ts`). */
+  inputCacheGb: number;
   database: DatabaseConfig;
   admin: { username: string; token?: string };
   /** What jobs may request, and its prices. Only this and `volumes` change while the process runs. */
@@ -227,6 +229,11 @@ export const VARIABLES = {
     'off',
     'on: artifact downloads are redirected to the S3 server by signed links',
     kinds.oneOf('on', 'off'),
+  ],
+  LOAM_INPUT_CACHE_GB: [
+    '50',
+    'size in GiB of the folders of repositories that are kept for jobs that only read them; more is kept only while jobs use it',
+    kinds.integer(0, 1_000_000),
   ],
   LOAM_DISK_FLOOR: [
     '512MiB',
@@ -418,6 +425,7 @@ export function readConfig(env: Env = process.env): Config {
         : storage,
     storageRedirect: values.LOAM_STORAGE_REDIRECT === 'on',
     diskFloor: values.LOAM_DISK_FLOOR,
+    inputCacheGb: values.LOAM_INPUT_CACHE_GB,
     database: database ? { kind: 'url', url: database } : { kind: 'embedded' },
     admin: { username: values.LOAM_ADMIN, ...(token && { token }) },
     gitTransfers: values.LOAM_GIT_TRANSFERS,

@@ -280,9 +280,10 @@ function describeRepositoryInput({
   commitSha,
   path,
   to,
+  readOnly,
 }: JobInfo['repositoryInputs'][number]): string {
   const commit = ref === commitSha ? '' : ` (${commitSha.slice(0, 10)})`;
-  return `${repo}@${ref}${path && `:${path}`}${to && `=${to}`}${commit}`;
+  return `${repo}@${ref}${path && `:${path}`}${to && `=${to}`}${readOnly ? ':ro' : ''}${commit}`;
 }
 
 /** How long the sandbox stays after a failure, and how long it has been held. */

@@ -128,7 +128,7 @@ export function withJobOptions(command: Command<[], Record<never, never>, Global
     )
     .option(
       '--input <input>',
-      'copy artifacts of another job, job[:path[:to]], or files of a repository, namespace/name[@ref][:path][=to], into the working directory (repeatable)',
+      'copy artifacts of another job, job[:path[:to]], or files of a repository, namespace/name[@ref][:path][=to[:ro]], into the working directory (repeatable)',
       collectInputs,
     )
     .option(

@@ -281,12 +281,14 @@ class _InputRepositoryBase(TypedDict):
 class InputRepository(_InputRepositoryBase, total=False):
     """
     Files of a repository that a new job gets. `repo` is `namespace/name`, `ref` a branch, a tag or a commit id (by default the default
-    branch), `path` a file or folder (by default all), and `to` as for `InputArtifacts`.
+    branch), `path` a file or folder (by default all), and `to` as for `InputArtifacts`. A folder that is `read_only` may be mounted, so
+    that the job cannot change it and need not wait for a copy.
     """
 
     ref: str
     path: str
     to: str
+    read_only: bool
 
 
 class _VolumeBase(TypedDict):
@@ -622,8 +624,8 @@ class Client:
             "idTokens": [
                 {"variable": key, "audience": value} for key, value in (id_tokens or {}).items()
             ],
-            "inputs": [dict(one) for one in inputs or []],
-            "volumes": [_volume(one) for one in volumes or []],
+            "inputs": [_read_only(one) for one in inputs or []],
+            "volumes": [_read_only(one) for one in volumes or []],
             "cache": [_cache(one) for one in cache or []],
             "holdOnFailureMinutes": hold_on_failure_minutes,
             "shellAccess": None if shell_access is None else _enum(shell_access),
@@ -2140,9 +2142,9 @@ def _cache(cache: JobCache) -> dict[str, Any]:
     return {"restoreKeys" if key == "restore_keys" else key: value for key, value in cache.items()}
 
 
-def _volume(volume: VolumeMount) -> dict[str, Any]:
+def _read_only(given: InputArtifacts | InputRepository | VolumeMount) -> dict[str, Any]:
     """The form that GraphQL has."""
-    return {"readOnly" if key == "read_only" else key: value for key, value in volume.items()}
+    return {"readOnly" if key == "read_only" else key: value for key, value in given.items()}
 
 
 def _needs(needs: Mapping[str, str] | Sequence[str] | None) -> list[dict[str, str]]:

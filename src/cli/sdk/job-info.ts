@@ -80,6 +80,7 @@ export type JobInfo = {
     commitSha: string;
     path: string;
     to: string;
+    readOnly: boolean;
   }[];
   /** Volumes of the server that it mounts. */
   volumes: readonly { name: string; to: string; readOnly: boolean }[];

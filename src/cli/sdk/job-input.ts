@@ -86,6 +86,8 @@ export type InputRepository = {
   path?: string | undefined;
   /** As for artifacts. */
   to?: string | undefined;
+  /** Whether a folder may be mounted, so that the job cannot change it and need not wait for a copy. */
+  readOnly?: boolean | undefined;
 };
 
 export type VolumeMount = {
@@ -174,7 +176,14 @@ type CreateInput = {
   needs?: Need[];
   array?: { size: number; maxParallel?: number };
   concurrency?: { group: string; onConflict?: Conflict };
-  inputs?: { job?: string; repo?: string; ref?: string; path?: string; to?: string }[];
+  inputs?: {
+    job?: string;
+    repo?: string;
+    ref?: string;
+    path?: string;
+    to?: string;
+    readOnly?: boolean;
+  }[];
   volumes?: { name: string; to: string; readOnly?: boolean }[];
   cache?: { path: string; key: string; restoreKeys?: string[] }[];
   env?: Pair<'name'>[];
@@ -200,7 +209,7 @@ export function createInput(
     checkOptions(
       input,
       'repo' in input
-        ? { repo: true, ref: true, path: true, to: true }
+        ? { repo: true, ref: true, path: true, to: true, readOnly: true }
         : { job: true, path: true, to: true },
       'inputs',
     );

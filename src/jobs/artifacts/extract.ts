@@ -3,7 +3,7 @@
  * may contain hostile links, because its files come from a repository. So every folder on the way is checked, and files and
  * links are only created, never replaced.
  */
-import { lstat, lutimes, mkdir, open, symlink } from 'node:fs/promises';
+import { lstat, lutimes, mkdir, open, readdir, symlink } from 'node:fs/promises';
 import { posix } from 'node:path';
 import type { Duplex, Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
@@ -77,6 +77,13 @@ export class InputFolder {
     if (!isNew && !(await lstat(at)).isDirectory())
       throw new CannotExtract(`${show(path)} exists already and is not a folder`);
     this.#folders.add(path);
+  }
+
+  /** @throws CannotExtract if it exists and has files in it */
+  async addEmptyFolder(path: string): Promise<void> {
+    await this.addFolder(path);
+    const entries = await readdir(Buffer.concat([this.#dir, Buffer.from(path, 'latin1')]));
+    if (entries.length > 0) throw new CannotExtract(`${show(path)} exists already`);
   }
 
   async addFile(

@@ -21,6 +21,7 @@ import { IS_KEPT } from '../artifacts/kept.ts';
 import { IS_RELEASED } from '../record/failure-hold.ts';
 import type { SecretBox } from '../record/secret-box.ts';
 import type { CheckOutJob, ReadInput } from './checkouts.ts';
+import type { InputCache } from './input-cache.ts';
 
 /** The dependencies of a worker. */
 export type Deps = {
@@ -41,6 +42,7 @@ export type Deps = {
   runner: Runner;
   checkout: CheckOutJob;
   readInput: ReadInput;
+  inputCache: InputCache;
 };
 
 const attemptColumns = {

@@ -1,5 +1,6 @@
 /** Prepares an attempt on the runner before its start: the checkout with the inputs, the image and the environment. */
 import { mkdir } from 'node:fs/promises';
+import { posix } from 'node:path';
 import { Readable } from 'node:stream';
 import { AppError } from '../../base/errors.ts';
 import { diskLimits } from '../../base/hardware.ts';
@@ -10,9 +11,11 @@ import {
   type AttemptSpec,
   type Handle,
   MAX_OUTPUT_ENTRIES,
+  type MountedFolder,
   type Outcome,
   RunnerUnavailable,
   Unstartable,
+  WORKING_DIR,
 } from '../../runners/runner.ts';
 import { CannotExtract, extractArtifacts, extractTar, InputFolder } from '../artifacts/extract.ts';
 import type { ArtifactKey } from '../artifacts/store.ts';
@@ -136,12 +139,12 @@ function buildSpec(
     },
     checkout:
       source || hasInputs
-        ? async (dir, signal, home) => {
+        ? async (dir, signal, home, mount) => {
             let bytes = source ? await checkOut(source, dir, signal) : 0;
             if (!source) await mkdir(dir);
             if (hasInputs) {
               report(PHASES.inputs);
-              bytes += await copyInputs(deps, { id, job }, { dir, bytes }, signal);
+              bytes += await copyInputs(deps, { id, job }, { dir, bytes, mount }, signal);
             }
             if (readCaches(job).length === 0) return;
             report(PHASES.caches);
@@ -169,13 +172,14 @@ const MAX_INPUT_ENTRIES = 2 * MAX_OUTPUT_ENTRIES;
 /**
  * Copies the inputs of a job into the working directory of an attempt.
  * @param target.bytes what the checkout in the folder takes on disk
+ * @param target.mount mounts a folder that is only read; undefined where it has to be copied
  * @returns the bytes that they take on disk
  * @throws Unstartable with a reason for the user of the job; transient errors
  */
 async function copyInputs(
-  deps: Pick<Deps, 'db' | 'storage' | 'space' | 'log' | 'largeFiles' | 'readInput'>,
+  deps: Pick<Deps, 'db' | 'storage' | 'space' | 'log' | 'largeFiles' | 'readInput' | 'inputCache'>,
   { id: attemptId, job }: Pick<Attempt, 'id' | 'job'>,
-  { dir, bytes }: { dir: string; bytes: number },
+  { dir, bytes, mount }: { dir: string; bytes: number; mount: Mount | undefined },
   signal: AbortSignal,
 ): Promise<number> {
   const limits = diskLimits(job.diskGb);
@@ -197,15 +201,38 @@ async function copyInputs(
       explain(`The artifacts of ${input.job}`),
     );
   }
-  for (const { repo, repositoryId, commitSha, path, to } of readRepositoryInputs(job))
-    await deps
-      .readInput({ attemptId, repositoryId, commitSha, path, signal, ...limits }, (tar) => {
-        const files = Readable.from(replacePointersInTar(deps, repositoryId, tar));
-        return extractTar([files], { path, to }, folder, signal);
-      })
-      .catch(explain(`The files of ${repo}`));
+  for (const input of readRepositoryInputs(job)) {
+    const { repo, repositoryId, path, tree, readOnly, to } = input;
+    /** @returns whether all large files were found */
+    const copy = async (into: InputFolder, at: string) => {
+      let isComplete = true;
+      await deps.readInput({ ...input, attemptId, signal, ...limits }, (tar) => {
+        const onMissing = () => {
+          isComplete = false;
+        };
+        const files = replacePointersInTar(deps, repositoryId, tar, onMissing);
+        return extractTar([Readable.from(files)], { path, to: at }, into, signal);
+      });
+      return isComplete;
+    };
+    const place = async () => {
+      if (!readOnly || !mount || tree === null) return copy(folder, to);
+      await folder.addEmptyFolder(Buffer.from(to.replace(/\/$/, '')).toString('latin1'));
+      const key = `${repositoryId}-${tree}`;
+      const from = await deps.inputCache.acquire({ key, attemptId, signal }, async (shared) => {
+        const maxBytes = Math.min(limits.maxBytes, deps.space.room);
+        const into = new InputFolder(shared, { maxBytes, maxEntries: MAX_INPUT_ENTRIES });
+        const isComplete = await copy(into, '');
+        return { bytes: into.used.bytes, isComplete };
+      });
+      return mount({ volume: repo, from, to: posix.resolve(WORKING_DIR, to), readOnly });
+    };
+    await place().catch(explain(`The files of ${repo}`));
+  }
   return folder.used.bytes;
 }
+
+type Mount = (folder: MountedFolder) => void;
 
 /**
  * Finds the artifacts of a job, also after it was deleted without them.

@@ -4,6 +4,7 @@
  * the same worker and resumes the attempts of the previous process. Stopping the server leaves its jobs running.
  */
 
+import { join } from 'node:path';
 import { runLoop } from '../../platform/loop.ts';
 import { listAttemptKinds, listClusters, type Machine } from '../../runners/runner.ts';
 import {
@@ -34,6 +35,7 @@ import { type FullVolumes, NO_FULL_VOLUMES, readFullVolumes } from '../volumes/u
 import type { Deps } from './attempt-row.ts';
 import { endLostAttempt } from './finish.ts';
 import { HeldAttempts } from './held-attempts.ts';
+import { InputCache } from './input-cache.ts';
 import { DEFAULT_PAUSES, type RetryPauses, retry } from './retry.ts';
 
 /** Interval of heartbeats and of the search for lost attempts: other workers take this one for dead after six intervals. */
@@ -62,10 +64,13 @@ type Options = { pauses: RetryPauses; awayMs: number };
 
 /** Removes orphaned attempts, resumes the attempts of the previous process, then starts claiming jobs. */
 export async function startWorker(
-  deps: Deps,
+  deps: Omit<Deps, 'inputCache'>,
   { pauses = DEFAULT_PAUSES, awayMs = AWAY_MS }: Partial<Options> = {},
 ): Promise<Worker> {
-  const worker = new JobWorker(deps, { pauses, awayMs });
+  const { dataDir, inputCacheGb } = deps.config;
+  const maxBytes = inputCacheGb * 2 ** 30;
+  const inputCache = new InputCache(join(dataDir, 'inputs'), { ...deps, maxBytes });
+  const worker = new JobWorker({ ...deps, inputCache }, { pauses, awayMs });
   await worker.start();
   return worker;
 }

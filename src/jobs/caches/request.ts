@@ -3,6 +3,7 @@ import { posix } from 'node:path';
 import { invalid } from '../../base/errors.ts';
 import { entersGitFolder } from '../../git/names.ts';
 import { MOUNTS, WORKING_DIR } from '../../runners/runner.ts';
+import { overlaps } from '../volumes/volumes.ts';
 
 export type CacheRequest = {
   /** Below the working directory, or below the home folder: `~/.npm`. */
@@ -54,12 +55,12 @@ export function readCaches({ cache }: { cache: unknown }): JobCache[] {
 
 /**
  * @param request.hasRepository caches belong to a repository
- * @param request.volumes absolute paths at which the job mounts volumes
+ * @param request.mounts absolute paths at which something is mounted for the job
  * @throws AppError 400 naming the field `cache`
  */
 export function checkCaches(
   caches: readonly CacheRequest[],
-  { hasRepository, volumes }: { hasRepository: boolean; volumes: readonly string[] },
+  { hasRepository, mounts }: { hasRepository: boolean; mounts: readonly string[] },
 ): JobCache[] {
   const { maxEntries, maxRestoreKeys } = CACHE_RULES;
   if (caches.length === 0) return [];
@@ -88,15 +89,11 @@ export function checkCaches(
         'cache',
         `[${index}].path is the same as [${other}].path, or one is inside the other`,
       );
-    const volume = volumes.find((to) => overlaps(to, place));
-    if (volume !== undefined)
-      throw invalid('cache', `[${index}].path and the volume at ${volume} overlap`);
+    const mount = mounts.find((to) => overlaps(to, place));
+    if (mount !== undefined)
+      throw invalid('cache', `[${index}].path overlaps what is mounted at ${mount}`);
   }
   return checked;
-}
-
-function overlaps(a: string, b: string): boolean {
-  return a === b || a.startsWith(`${b}/`) || b.startsWith(`${a}/`);
 }
 
 function checkKey(key: string, name: string): void {

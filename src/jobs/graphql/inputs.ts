@@ -71,6 +71,9 @@ export const JobInputRepository = builder
       to: t.exposeString('to', {
         description: 'Where it is put in the working directory; empty for the directory itself.',
       }),
+      readOnly: t.exposeBoolean('readOnly', {
+        description: 'Whether the job may get them as a mount that it cannot change.',
+      }),
     }),
   });
 
@@ -89,6 +92,11 @@ export const JobFilesInput = builder.inputType('JobFilesInput', {
     ref: t.string({
       description:
         'A branch, a tag or a full commit id of `repo`; by default the default branch. The job and its reruns have the commit that it names when the job is created.',
+    }),
+    readOnly: t.boolean({
+      defaultValue: false,
+      description:
+        'Whether a folder of `repo` may be mounted at `to`, so that the job cannot change it, and a second job on the machine does not wait for a copy. Where nothing can be mounted, the files are copied.',
     }),
     path: t.string({
       description:

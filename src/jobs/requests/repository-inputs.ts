@@ -19,6 +19,7 @@ import {
   type RepositoryReadDeps,
 } from '../../repositories/repositories.ts';
 import { Unstartable } from '../../runners/runner.ts';
+import { overlaps } from '../volumes/volumes.ts';
 import type { InputPaths, RepositoryInputPaths } from './request.ts';
 
 /** As stored with the job. `repo` is the name as it was requested, and may be that of another repository now. */
@@ -26,6 +27,8 @@ export type RepositoryInput = RepositoryInputPaths & {
   repositoryId: string;
   ref: string;
   commitSha: string;
+  /** The id of the tree of a folder; null for a file. */
+  tree: string | null;
 };
 
 export function readRepositoryInputs({
@@ -57,12 +60,11 @@ export async function resolveRepositoryInputs(
   for (const { repositoryInputs, inputs } of requests) {
     const places = new Set(inputs.map(({ to }) => to.replace(/\/$/, '')));
     const ofRequest: RepositoryInput[] = [];
-    for (const { to, ...source } of repositoryInputs) {
+    const mounted: string[] = [];
+    for (const { to, readOnly, ...source } of repositoryInputs) {
       const key = JSON.stringify(source);
-      const { isFile, ...one } = await found.getOrInsertComputed(key, () =>
-        resolveOne(services, viewer, source),
-      );
-      const isInFolder = isFile && (to === '' || to.endsWith('/'));
+      const one = await found.getOrInsertComputed(key, () => resolveOne(services, viewer, source));
+      const isInFolder = one.tree === null && (to === '' || to.endsWith('/'));
       const place = isInFolder ? `${to}${posix.basename(one.path)}` : to.replace(/\/$/, '');
       if (places.has(place))
         throw invalid(
@@ -70,15 +72,21 @@ export async function resolveRepositoryInputs(
           `two of them have the same place: ${place || 'the working directory'}`,
         );
       places.add(place);
-      ofRequest.push({ ...one, to });
+      if (readOnly) mounted.push(place);
+      ofRequest.push({ ...one, to, readOnly });
     }
+    // One of them would be hidden.
+    for (const place of mounted)
+      for (const other of places)
+        if (other !== place && overlaps(other, place))
+          throw invalid('inputs', `${place} is read only, and overlaps ${other}`);
     resolved.push(ofRequest);
   }
   return resolved;
 }
 
-type Source = Omit<RepositoryInputPaths, 'to'>;
-type ResolvedInput = Omit<RepositoryInput, 'to'> & { isFile: boolean };
+type Source = Omit<RepositoryInputPaths, 'to' | 'readOnly'>;
+type ResolvedInput = Omit<RepositoryInput, 'to' | 'readOnly'>;
 
 async function resolveOne(
   services: RepositoryReadDeps,
@@ -96,10 +104,11 @@ async function resolveOne(
   });
   if (!found && ref === null) throw invalid('inputs', `the repository ${repo} has no commits`);
   if (!found) throw missing(`branch, tag or commit ${ref} in ${repo}`);
-  if (found.type !== 'tree' && found.type !== 'blob')
+  const { object, commitSha } = found;
+  if (object?.type !== 'tree' && object?.type !== 'blob')
     throw missing(`file or folder ${path} in ${repo} at ${found.ref}`);
-  const { commitSha } = found;
-  return { repositoryId: id, repo, ref: found.ref, path, commitSha, isFile: found.type === 'blob' };
+  const tree = object.type === 'tree' ? object.oid : null;
+  return { repositoryId: id, repo, ref: found.ref, path, commitSha, tree };
 }
 
 function isNotFound(error: unknown): boolean {

@@ -20,6 +20,7 @@ import { resolveNamespace } from '../../identity/accounts.ts';
 import { anyTargetIn, can, demandAccount, type Viewer } from '../../identity/permissions.ts';
 import { isSnapshotId } from '../../repositories/repositories.ts';
 import { VALUE_RULES } from '../../repositories/secrets/secrets.ts';
+import { WORKING_DIR } from '../../runners/runner.ts';
 import { type CacheRequest, checkCaches } from '../caches/request.ts';
 import { countGpus, countWaiting, estimateWait } from '../queue/availability.ts';
 import { type OfferDeps, offerOf } from '../queue/offer.ts';
@@ -33,7 +34,7 @@ import {
 import { type CredentialsInput, checkCredentials } from '../record/job-credentials.ts';
 import { checkLabels, type Label } from '../record/labels.ts';
 import { readFullVolumes } from '../volumes/usage.ts';
-import { assumeAccess, checkVolumes, type VolumeRequest } from '../volumes/volumes.ts';
+import { assumeAccess, checkVolumes, overlaps, type VolumeRequest } from '../volumes/volumes.ts';
 import { checkDependencies, type DependencyInput } from './needs.ts';
 
 /** An environment variable. */
@@ -49,6 +50,8 @@ export type InputRequest = {
   ref?: string | null | undefined;
   /** A file or folder among the artifacts, or of the repository; null: all. */
   path?: string | null | undefined;
+  /** A folder of `repo` may be mounted instead of copied, so that the job cannot change it. */
+  readOnly?: boolean | null | undefined;
   /**
    * Where it is put in the working directory; null: the working directory itself. A single file is put into this folder if it
    * ends with a slash, otherwise this is the new path of the file.
@@ -60,7 +63,13 @@ export type InputRequest = {
 export type InputPaths = { job: string; path: string; to: string };
 
 /** A checked `InputRequest` of a repository. */
-export type RepositoryInputPaths = { repo: string; ref: string | null; path: string; to: string };
+export type RepositoryInputPaths = {
+  repo: string;
+  ref: string | null;
+  path: string;
+  to: string;
+  readOnly: boolean;
+};
 
 export type CreateInput = {
   namespace: string;
@@ -162,6 +171,7 @@ export function checkRequest(input: CreateInput, offer: Catalogue) {
     region: input.region ?? defaults.region,
   };
   checkHardware(hardware, offer);
+  const inputs = checkInputs(input.inputs ?? []);
   const env = checkVariables('env', input.env);
   const secrets = checkVariables('secrets', input.secrets);
   const variableNames = checkNames('variableNames', input.variableNames, { env, secrets });
@@ -190,11 +200,11 @@ export function checkRequest(input: CreateInput, offer: Catalogue) {
       ...secretNames,
     ]),
     labels: checkLabels(input.labels ?? []),
-    ...checkInputs(input.inputs ?? []),
+    ...inputs,
     volumes,
     cache: checkCaches(input.cache ?? [], {
       hasRepository: repo != null,
-      volumes: volumes.map(({ to }) => to),
+      mounts: listMounts(inputs.repositoryInputs, volumes),
     }),
     ...checkDependencies(input, { name, command, env, secrets }),
   };
@@ -265,7 +275,7 @@ export function checkInputs(requests: readonly InputRequest[]): {
     throw invalid('inputs', `must not have more than ${maxEntries} entries`);
   const inputs: InputPaths[] = [];
   const repositoryInputs: RepositoryInputPaths[] = [];
-  for (const { job, repo, ref, path: from, to: target } of requests) {
+  for (const { job, repo, ref, path: from, to: target, readOnly } of requests) {
     const to = checkInputPath('to', target);
     if (entersGitFolder(to)) throw invalid('inputs', 'to must not be inside .git');
     // Files and folders are found without a slash at the end.
@@ -273,6 +283,8 @@ export function checkInputs(requests: readonly InputRequest[]): {
     if ((job == null) === (repo == null))
       throw invalid('inputs', 'each must have either job or repo');
     if (ref != null && repo == null) throw invalid('inputs', 'ref can only be given with repo');
+    if (readOnly && (repo == null || to === ''))
+      throw invalid('inputs', 'readOnly can only be given with repo and to');
     if (job != null) {
       checkJobName('inputs', job);
       inputs.push({ job, path, to });
@@ -280,12 +292,32 @@ export function checkInputs(requests: readonly InputRequest[]): {
     if (repo != null) {
       checkText('inputs', repo, REQUEST_RULES.repoBytes);
       checkText('inputs', ref ?? '', REQUEST_RULES.branchBytes);
-      repositoryInputs.push({ repo, ref: ref || null, path, to });
+      repositoryInputs.push({ repo, ref: ref || null, path, to, readOnly: readOnly ?? false });
     }
   }
   if (repositoryInputs.length > maxRepositories)
     throw invalid('inputs', `must not have more than ${maxRepositories} repositories`);
   return { inputs, repositoryInputs };
+}
+
+/**
+ * Lists where volumes and inputs that are only read are mounted.
+ * @throws AppError 400 if one of them hides another one
+ */
+function listMounts(
+  inputs: readonly RepositoryInputPaths[],
+  volumes: readonly { to: string }[],
+): string[] {
+  const places = volumes.map(({ to }) => to);
+  for (const { to, readOnly } of inputs) {
+    if (!readOnly) continue;
+    const place = posix.resolve(WORKING_DIR, to);
+    const other = places.find((one) => overlaps(one, place));
+    if (other !== undefined)
+      throw invalid('inputs', `${to} is read only, and overlaps what is mounted at ${other}`);
+    places.push(place);
+  }
+  return places;
 }
 
 /** Normalizes a relative path. The root becomes the empty path. */

@@ -62,7 +62,7 @@ export function checkVolumes(requests: readonly VolumeRequest[]): CheckedVolume[
   return volumes;
 }
 
-function overlaps(a: string, b: string): boolean {
+export function overlaps(a: string, b: string): boolean {
   return a === b || a.startsWith(`${b}/`) || b.startsWith(`${a}/`);
 }
 

@@ -19,11 +19,15 @@ const MAX_OCTAL = 8 ** 11 - 1;
 /** Limit for extended headers; git writes only names and link targets. */
 const MAX_EXTENDED_BYTES = 2 ** 20;
 
-/** @throws Error if the tar is truncated; errors of the storage */
+/**
+ * @param onMissing called for a pointer to a file that the repository does not have, which stays
+ * @throws Error if the tar is truncated; errors of the storage
+ */
 export async function* replacePointersInTar(
   { largeFiles }: { largeFiles: LargeFiles },
   repositoryId: string,
   tar: AsyncIterable<Buffer>,
+  onMissing?: () => void,
 ): AsyncGenerator<Buffer> {
   const bytes = new ByteReader(tar);
   /** The size from the extended header. */
@@ -48,6 +52,7 @@ export async function* replacePointersInTar(
         for await (const piece of found.body()) yield piece as Buffer;
         yield Buffer.alloc(paddedSize(found.size) - found.size);
       } else {
+        if (pointer) onMissing?.();
         yield header;
         yield contents;
       }

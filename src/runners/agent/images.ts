@@ -5,8 +5,7 @@ import {
   type ImageReference,
   parseImageReference,
 } from '../../base/image-reference.ts';
-import { MOUNTS } from '../runner.ts';
-import type { MountedFolder } from '../supervisor/mounted-folders.ts';
+import { MOUNTS, type MountedFolder } from '../runner.ts';
 
 /** Folders on the node that the job sees at the paths of `MOUNTS`. */
 type Folders = Record<keyof typeof MOUNTS, string>;

@@ -19,8 +19,7 @@
  * the agent then kills the job. 503: the agent tries again, for example while the worker restarts.
  */
 import type { Hardware } from '../../base/hardware.ts';
-import type { ExecSpec, VolumeMount } from '../runner.ts';
-import type { MountedFolder } from '../supervisor/mounted-folders.ts';
+import type { ExecSpec, MountedFolder, VolumeMount } from '../runner.ts';
 import type { AttemptExit, AttemptStart, WorkSpec } from '../supervisor/supervise.ts';
 
 export const AGENTS_PATH = '/agents';

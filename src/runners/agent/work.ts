@@ -26,12 +26,17 @@ import {
 } from '../process/launch.ts';
 import { quoteForShell } from '../process/namespace.ts';
 import { openProcessTree, readTreeUsage } from '../process/tree.ts';
-import { type ExecSession, type ExecSpec, MOUNTS, NotExecutable } from '../runner.ts';
+import {
+  type ExecSession,
+  type ExecSpec,
+  MOUNTS,
+  type MountedFolder,
+  NotExecutable,
+} from '../runner.ts';
 import {
   createMountPoints,
   linkVolumes,
   locateFolder,
-  type MountedFolder,
   ON_NODES,
 } from '../supervisor/mounted-folders.ts';
 import { providedVariables, writeProvidedFiles } from '../supervisor/provided-files.ts';

@@ -31,6 +31,7 @@ import {
   type LogBatch,
   type LogCursor,
   type Machine,
+  type MountedFolder,
   NotExecutable,
   type Outcome,
   type Runner,
@@ -44,7 +45,7 @@ import {
 } from '../supervisor/accounts.ts';
 import { renewLease } from '../supervisor/lease.ts';
 import { computeLimits, type JobLimits, readMachineCapacity } from '../supervisor/limits.ts';
-import { createMountPoints, type MountedFolder } from '../supervisor/mounted-folders.ts';
+import { createMountPoints } from '../supervisor/mounted-folders.ts';
 import { providedVariables } from '../supervisor/provided-files.ts';
 import { openRemoval, type Removal } from '../supervisor/removal.ts';
 import { type LocalVolumes, locateVolumes } from '../volumes.ts';
@@ -295,7 +296,8 @@ export class DockerRunner implements Runner, AsyncDisposable {
       ...(gpus.length > 0 && { gpu: spec.hardware.gpu }),
     });
     const work = join(attemptDir, 'work');
-    if (spec.checkout) await spec.checkout(work, abort, join(attemptDir, 'home'));
+    const mount = isRemote ? undefined : (one: MountedFolder) => void mounts.push(one);
+    if (spec.checkout) await spec.checkout(work, abort, join(attemptDir, 'home'), mount);
     else await mkdir(work);
     abort.throwIfAborted();
     createMountPoints(attemptDir, mounts);

@@ -11,18 +11,20 @@ import { basename, join } from 'node:path';
 import { ConfigError } from '../../base/config/config.ts';
 import { findExposedSecrets } from '../../base/config/environment.ts';
 import { run } from '../../platform/processes/starter.ts';
-import { type AttemptSpec, FILES_DIR, MOUNTS, type NetworkMode } from '../runner.ts';
+import {
+  type AttemptSpec,
+  FILES_DIR,
+  MOUNTS,
+  type MountedFolder,
+  type NetworkMode,
+} from '../runner.ts';
 import {
   type Account,
   type Accounts,
   openAccounts,
   type UidRange,
 } from '../supervisor/accounts.ts';
-import {
-  createMountPoints,
-  linkVolumes,
-  type MountedFolder,
-} from '../supervisor/mounted-folders.ts';
+import { createMountPoints, linkVolumes } from '../supervisor/mounted-folders.ts';
 import { changeOwner } from '../supervisor/ownership.ts';
 import { limitMark, USES_LIMIT_MARK } from '../supervisor/proc.ts';
 import { providedVariables, writeProvidedFiles } from '../supervisor/provided-files.ts';

@@ -25,6 +25,7 @@ import {
   type Machine,
   type MayBegin,
   MOUNTS,
+  type MountedFolder,
   type NetworkMode,
   NotExecutable,
   type Outcome,
@@ -208,8 +209,10 @@ class LocalProcessRunner implements ProcessRunner {
     // The network is opened first, because that takes longer than most checkouts.
     if (resources.internet) shims.reserve(id, resources.internet.spec);
     const work = join(folder, 'work');
+    const canMount = confinement.sandbox !== 'none';
+    const mount = canMount ? (one: MountedFolder) => void mounts.push(one) : undefined;
     const steps = [
-      spec.checkout ? spec.checkout(work, abort, join(folder, 'home')) : mkdir(work),
+      spec.checkout ? spec.checkout(work, abort, join(folder, 'home'), mount) : mkdir(work),
       confinement.createOutputs(folder, resources),
     ];
     // Wait for both steps even if one fails, because the caller then removes the folder that the other step writes to.

@@ -5,10 +5,7 @@
 import { lstatSync, mkdirSync, rmdirSync, symlinkSync } from 'node:fs';
 import { chmod, lstat, mkdir, realpath } from 'node:fs/promises';
 import { dirname, join, relative } from 'node:path';
-import { MOUNTS, Unstartable } from '../runner.ts';
-
-/** A folder of this machine, and where the job finds it. */
-export type MountedFolder = { volume: string; from: string; to: string; readOnly: boolean };
+import { MOUNTS, type MountedFolder, Unstartable } from '../runner.ts';
 
 /** Ids of namespaces. */
 const SUBFOLDER = /^\w{1,100}$/;

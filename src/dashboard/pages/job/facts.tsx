@@ -260,6 +260,7 @@ function InputRepository({
   commitSha,
   path,
   to,
+  readOnly,
   repository,
 }: JobData['repositoryInputs'][number]) {
   return (
@@ -281,6 +282,7 @@ function InputRepository({
       )}
       {ref !== commitSha && ` @ ${ref}`} <code>{shortSha(commitSha)}</code>
       <InputPaths path={path} to={to} />
+      {readOnly && ', read only'}
     </>
   );
 }

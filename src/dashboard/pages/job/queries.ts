@@ -45,7 +45,7 @@ export const JobFacts = graphql(`
     matrixValues { key value }
     concurrency { group onConflict }
     inputs { jobName path to job { id name } array { id } }
-    repositoryInputs { repo ref commitSha path to repository { id name namespace } }
+    repositoryInputs { repo ref commitSha path to readOnly repository { id name namespace } }
     volumes { name to readOnly }
     caches { path key resolvedKey restoredKey restoredBytes isSaved problem }
     environmentNames

@@ -304,22 +304,26 @@ export function pricePerHour(draft: Draft, options: JobOptions): number {
 type FilesInput = NonNullable<Input['inputs']>[number];
 
 /** As the lines of the draft, and as `loam run --input` takes it. */
-export function formatInput({ job, repo, ref, path, to }: FilesInput): string {
-  if (repo) return `${repo}${ref ? `@${ref}` : ''}${path ? `:${path}` : ''}${to ? `=${to}` : ''}`;
+export function formatInput({ job, repo, ref, path, to, readOnly }: FilesInput): string {
+  if (repo)
+    return `${repo}${ref ? `@${ref}` : ''}${path ? `:${path}` : ''}${to ? `=${to}` : ''}${readOnly ? ':ro' : ''}`;
   return [job, path, to].join(':').replace(/:+$/, '');
 }
 
 /**
- * Parses lines of `job`, `job:path` or `job:path:to`, or of `namespace/name`, `@ref`, `:path` and `=to`; null for any other line. A
+ * Parses lines of `job`, `job:path` or `job:path:to`, or of `namespace/name`, `@ref`, `:path` and `=to` or `=to:ro`; null for any other line. A
  * slash in the name says that it is a repository.
  */
 function parseInputs(text: string): (FilesInput | null)[] {
   const lines = text.split('\n').filter((line) => line.trim());
   return lines.map((line) => {
     if (/^[^:=@]*\//.test(line.trim())) {
-      const pattern = /^([^/:=@]+\/[^/:=@]+)(?:@([^:=]+))?(?::([^=]*))?(?:=(.*))?$/;
-      const [, repo, ref, path, to] = pattern.exec(line.trim()) ?? [];
-      return repo ? { repo, ...(ref && { ref }), path: path ?? '', to: to ?? '' } : null;
+      const pattern = /^([^/:=@]+\/[^/:=@]+)(?:@([^:=]+))?(?::([^=]*))?(?:=(.*?)(:ro)?)?$/;
+      const [, repo, ref, path, to, mode] = pattern.exec(line.trim()) ?? [];
+      const readOnly = mode !== undefined && { readOnly: true };
+      return repo
+        ? { repo, ...(ref && { ref }), path: path ?? '', to: to ?? '', ...readOnly }
+        : null;
     }
     const [job = '', path = '', to = '', ...more] = line.trim().split(':');
     return job && more.length === 0 ? { job, path, to } : null;

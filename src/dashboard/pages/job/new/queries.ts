@@ -66,7 +66,7 @@ export const RerunQuery = graphql(`
       shellAccess
       outputPath
       inputs { jobName path to }
-      repositoryInputs { repo ref path to }
+      repositoryInputs { repo ref path to readOnly }
       volumes { name to readOnly }
       caches { path key restoreKeys }
       environmentNames
