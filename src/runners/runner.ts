@@ -70,10 +70,10 @@ export function listClusters({
 /** The id of this server's own machine. */
 export const LOCAL_MACHINE = 'local';
 
-/** A volume of `LOAM_VOLUMES` in the file system of a job. Where it is on a machine is known there. */
 /** A folder of this machine, and where the job finds it. `volume`: what messages call it. */
 export type MountedFolder = { volume: string; from: string; to: string; readOnly: boolean };
 
+/** A volume of `LOAM_VOLUMES` in the file system of a job. Where it is on a machine is known there. */
 export type VolumeMount = {
   /** The name of the volume. */
   volume: string;
