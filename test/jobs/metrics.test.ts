@@ -20,6 +20,7 @@ import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { lines, remove, submit, until, variables } from '../support/submit.ts';
+import { viaYoga } from '../support/subscribe.ts';
 
 const UNHURRIED = { perMinute: 1_000_000, perSecond: 1_000_000 };
 const runner = fakeRunner();
@@ -387,4 +388,23 @@ test('compaction keeps all points in order, in few chunks', async () => {
     await expect(readSeries(services, metric as never, bad)).rejects.toThrow(/must/);
   }
   runner.release();
+});
+
+test('a subscription tells the number of points until the job has ended', async () => {
+  const printing = 'echo ::metric::a=1; hold; echo ::metric::a=2 b=2; exit 0';
+  await submit(ada, { namespace: 'ada', repo: 'ada/code', name: 'live', command: printing });
+  await until(ada, 'ada', 'live', 'RUNNING');
+  const metricsOf = async () => (await read(ada, 'ada', 'live')).metrics;
+  await eventually(async () => expect(await metricsOf()).toHaveLength(1));
+  const subscription = viaYoga(
+    ada,
+    'subscription { jobMetrics(namespace: "ada", name: "live") { points } }',
+  );
+  const found: number[] = [];
+  for await (const { data } of subscription) {
+    found.push(data.jobMetrics.points);
+    if (found.length === 1) runner.release();
+  }
+  expect(found[0]).toBe(1);
+  expect(found.at(-1)).toBe(3);
 });

@@ -1,14 +1,14 @@
 /** Reads points: reduced for charts, or all of them as CSV. */
+import { setImmediate as yieldToEventLoop } from 'node:timers/promises';
 import type pg from 'pg';
 import { invalid } from '../../base/errors.ts';
 import {
-  appendSeries,
+  appendSteps,
   decodeSeries,
   decompressSeries,
   downsample,
   emptySeries,
   type Series,
-  selectSteps,
   sliceSeries,
 } from './series.ts';
 import { type AttemptSeries, type Metric, readMetrics } from './summaries.ts';
@@ -17,6 +17,9 @@ const MIN_POINTS = 10;
 export const MAX_POINTS = 10_000;
 /** Above this number, charts are drawn from the overviews of the chunks. So a read never blocks the main thread for long. */
 const MAX_DECODED_POINTS = 65_536;
+
+/** Chunks after which a read lets other requests continue. */
+const YIELD_AFTER = 128;
 
 export type SeriesQuery = { maxPoints: number; fromStep?: number | null; toStep?: number | null };
 
@@ -36,10 +39,14 @@ export async function readSeries(
   if (from < 0) throw invalid('fromStep', 'must be 0 or more');
   if (to < from) throw invalid('toStep', 'must not be less than fromStep');
   const attempts = new Map<number, Series>();
-  for (const { attempt, series } of await readChunks(pool, metric, from, to))
-    appendSeries(attempts.getOrInsertComputed(attempt, emptySeries), selectSteps(series, from, to));
+  let count = 0;
+  for await (const { attempt, series } of readChunks(pool, metric, from, to)) {
+    appendSteps(attempts.getOrInsertComputed(attempt, emptySeries), series, { from, to });
+    // A metric can have thousands of overviews.
+    if (++count % YIELD_AFTER === 0) await yieldToEventLoop();
+  }
   for (const { attempt, series } of metric.open)
-    appendSeries(attempts.getOrInsertComputed(attempt, emptySeries), selectSteps(series, from, to));
+    appendSteps(attempts.getOrInsertComputed(attempt, emptySeries), series, { from, to });
   const found = [...attempts].filter(([, { steps }]) => steps.length > 0);
   const total = found.reduce((sum, [, { steps }]) => sum + steps.length, 0);
   return found.map(([attempt, series]) => {
@@ -57,35 +64,32 @@ type ChunkRow = {
 };
 
 /** Reads the chunks with steps of a range: their points, or their overviews if they have many points. */
-async function readChunks(
+async function* readChunks(
   pool: pg.Pool,
   { jobId, name, stored }: Metric,
   from: number,
   to: number,
-): Promise<AttemptSeries[]> {
-  if (stored === 0) return [];
+): AsyncGenerator<AttemptSeries> {
+  if (stored === 0) return;
   const { rows } = await pool.query<ChunkRow>({
     name: 'loam-metric-chunks',
     // Chunks that were added after the summary was read have points that are in its pages, too.
     text: `
-      with chunk as (
-        select first, attempt, points, sum(points) over () > ${MAX_DECODED_POINTS} as is_overview
-        from metric_chunks
+      select first, attempt, points, is_overview,
+        case when is_overview then overview else data end as data
+      from (
+        select *, sum(points) over () > ${MAX_DECODED_POINTS} as is_overview from metric_chunks
         where job_id = $1 and name = $2 and first < $3 and max_step >= $4 and min_step <= $5
-      )
-      select chunk.*, case when is_overview then overview else data end as data
-      from chunk join metric_chunks c on c.job_id = $1 and c.name = $2 and c.first = chunk.first
-      order by chunk.first`,
+      ) chunk
+      order by first`,
     values: [jobId, name, stored, from, to],
   });
-  const chunks: AttemptSeries[] = [];
   for (const { attempt, first, points, data, is_overview } of rows) {
     const series = is_overview
       ? decodeSeries(data)
       : sliceSeries(await decompressSeries(data, points), 0, stored - Number(first));
-    chunks.push({ attempt, series });
+    yield { attempt, series };
   }
-  return chunks;
 }
 
 const CSV_HEAD = 'name,attempt,step,time,value\n';

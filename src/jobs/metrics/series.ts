@@ -52,6 +52,19 @@ export function appendSeries(target: Series, { steps, times, values }: Series): 
     addPoint(target, steps[index] as number, times[index] as number, values[index] as number);
 }
 
+/** Appends the points whose steps are in a range. */
+export function appendSteps(
+  target: Series,
+  { steps, times, values }: Series,
+  { from, to }: { from: number; to: number },
+): void {
+  for (let index = 0; index < steps.length; index++) {
+    const step = steps[index] as number;
+    if (step >= from && step <= to)
+      addPoint(target, step, times[index] as number, values[index] as number);
+  }
+}
+
 export function encodeSeries({ steps, times, values }: Series): Buffer {
   const count = steps.length;
   const data = Buffer.allocUnsafe(count * POINT_BYTES);
@@ -152,13 +165,4 @@ export function downsample(series: Series, maxPoints: number): Series {
   }
   choose(count - 1);
   return chosen;
-}
-
-/** The points whose steps are in a range. */
-export function selectSteps(series: Series, from: number, to: number): Series {
-  const selected = emptySeries();
-  for (const [index, step] of series.steps.entries())
-    if (step >= from && step <= to)
-      addPoint(selected, step, series.times[index] as number, series.values[index] as number);
-  return selected;
 }
