@@ -1,11 +1,11 @@
 /** Caches of jobs: restored before the command, saved after its success, and kept apart by ref. */
 // biome-ignore-all lint/suspicious/noTemplateCurlyInString: keys have variables.
 import { existsSync } from 'node:fs';
-import { symlink, writeFile } from 'node:fs/promises';
+import { readdir, symlink, truncate, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { Readable } from 'node:stream';
 import { pack } from 'tar-stream';
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { afterAll, beforeAll, expect, test, vi } from 'vitest';
 import type { Actor } from '../../src/identity/audit.ts';
 import { packCache } from '../../src/jobs/caches/archive.ts';
 import { insertCache, removeUnusedCaches } from '../../src/jobs/caches/entries.ts';
@@ -330,6 +330,40 @@ test('caches are listed by prefix, and deleted by writers', async () => {
     (await remove(ada, { repositoryId: id, id: caches.nodes[0].id })).data.deleteCache.deletedCount,
   ).toBe(1);
   expect((await list(repo)).caches.nodes.map(({ key }: { key: string }) => key)).toEqual(['pip-1']);
+});
+
+test('jobs on one machine read a remote storage once for a cache', async () => {
+  await using far = await startApp({ config: { runner: 'process' } });
+  const { services } = far.app;
+  const carol = await far.user('carol', 'unlimited');
+  const { repo } = await createRepository(carol, 'carol');
+  const input = { namespace: 'carol', repo, cache: [{ path: 'data', key: 'k' }] };
+  const command = 'mkdir data; head -c 3000000 /dev/urandom > data/x';
+  await submit(carol, { ...input, name: 'saver', command });
+  await until(carol, 'carol', 'saver', 'SUCCEEDED');
+  // Only an operator with S3 has a remote one.
+  services.config.storage = { kind: 's3' } as never;
+  const reads = vi.spyOn(services.storage, 'read');
+  const names = ['r1', 'r2', 'r3', 'r4'];
+  for (const name of names) await submit(carol, { ...input, name, command: 'wc -c < data/x' });
+  for (const name of names) {
+    await until(carol, 'carol', name, 'SUCCEEDED');
+    expect(await lines(carol, 'carol', name)).toEqual(['3000000']);
+  }
+  const { rows } = await far.pool.query('select count(*)::int as packs from large_packs');
+  expect(reads).toHaveBeenCalledTimes(rows[0].packs);
+  // A damaged copy is not used, and read again from the storage.
+  const [copy = ''] = await readdir(join(far.config.dataDir, 'inputs'));
+  await truncate(join(far.config.dataDir, 'inputs', copy, 'files/archive'), 1_000_000);
+  for (const [name, found] of [
+    ['damaged', '0'],
+    ['repaired', '3000000'],
+  ] as const) {
+    const show = 'cat data/x 2>/dev/null | wc -c';
+    await submit(carol, { ...input, name, command: show });
+    await until(carol, 'carol', name, 'SUCCEEDED');
+    expect((await lines(carol, 'carol', name))[0]).toBe(found);
+  }
 });
 
 /* Attacks. */

@@ -232,7 +232,7 @@ export const VARIABLES = {
   ],
   LOAM_INPUT_CACHE_GB: [
     '50',
-    'size in GiB of the folders of repositories that are kept for jobs that only read them; more is kept only while jobs use it',
+    'size in GiB of the folders of repositories that are kept for jobs that only read them, and of caches from a remote storage; more is kept only while jobs use it',
     kinds.integer(0, 1_000_000),
   ],
   LOAM_DISK_FLOOR: [

@@ -3,8 +3,10 @@
  * and moved to its place as a whole, so a failure leaves nothing, and links of the checkout are never followed. Files that exist
  * are never replaced.
  */
+import { createHash } from 'node:crypto';
+import { createReadStream, createWriteStream } from 'node:fs';
 import { lstat, mkdir, readdir, rename, rm } from 'node:fs/promises';
-import { join, posix } from 'node:path';
+import { dirname, join, posix } from 'node:path';
 import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { extract } from 'tar-stream';
@@ -59,7 +61,7 @@ export async function restoreCaches(
   for (const cache of caches) {
     const use = await restoreCache(
       deps,
-      { repositoryId, cache, scopes, variables },
+      { attemptId: id, repositoryId, cache, scopes, variables },
       folders,
       room,
       signal,
@@ -75,6 +77,7 @@ export async function restoreCaches(
 }
 
 type Restore = {
+  attemptId: string;
   repositoryId: string;
   cache: JobCache;
   scopes: CacheScopes;
@@ -83,7 +86,7 @@ type Restore = {
 
 async function restoreCache(
   deps: Deps,
-  { repositoryId, cache, scopes, variables }: Restore,
+  { attemptId, repositoryId, cache, scopes, variables }: Restore,
   folders: Folders,
   room: Room,
   signal: AbortSignal,
@@ -103,7 +106,7 @@ async function restoreCache(
     return use;
   }
   try {
-    await unpack(deps, found, path, folders, room, signal);
+    await unpack(deps, attemptId, found, path, folders, room, signal);
   } catch (error) {
     signal.throwIfAborted();
     if (isDatabaseUnavailable(error) || isTransient(error)) throw error;
@@ -120,9 +123,45 @@ async function restoreCache(
   return { ...use, restoredKey: found.key, restoredBytes: found.contentBytes };
 }
 
+/** The file of an archive in a folder of `InputCache`. */
+const ARCHIVE = 'archive';
+
+/**
+ * Opens the archive of a cache. If the storage is not a folder, the archive is first copied to the disk of this machine, where the
+ * next jobs with this cache find it, too.
+ */
+async function openArchive(
+  { config, largeFiles, inputCache }: Deps,
+  found: FoundCache,
+  attemptId: string,
+  signal: AbortSignal,
+): Promise<AsyncIterable<Buffer>> {
+  if (config.storage.kind === 'folder') return (await largeFiles.openStored(found)).pieces;
+  const key = `cache-${found.oid}`;
+  const dir = await inputCache.acquire({ key, attemptId, signal }, async (empty) => {
+    const { pieces } = await largeFiles.openStored(found);
+    await pipeline(pieces, createWriteStream(join(empty, ARCHIVE)), { signal });
+    return { bytes: found.size, isComplete: true };
+  });
+  return readVerified(dir, found.oid);
+}
+
+/** @param dir is removed if the archive in it is damaged */
+async function* readVerified(dir: string, oid: string): AsyncGenerator<Buffer> {
+  const hash = createHash('sha256');
+  for await (const piece of createReadStream(join(dir, ARCHIVE), { highWaterMark: 2 ** 20 })) {
+    hash.update(piece);
+    yield piece;
+  }
+  if (hash.digest('hex') === oid) return;
+  await rm(dirname(dir), { recursive: true, force: true });
+  throw new Error('the copy of a cache on the disk of this machine is damaged');
+}
+
 /** @throws CannotExtract; errors of the storage and the disk; the reason of `signal` */
 async function unpack(
   deps: Deps,
+  attemptId: string,
   found: FoundCache,
   path: string,
   folders: Folders,
@@ -134,8 +173,8 @@ async function unpack(
   try {
     const limits = { maxBytes: room.bytes, maxEntries: room.entries, mayHaveGit: true };
     const folder = new InputFolder(unpacked, limits);
-    const { pieces } = await deps.largeFiles.openStored(found);
-    const onlyFile = await extractTar(unpackCache(pieces), folder, signal);
+    const archive = await openArchive(deps, found, attemptId, signal);
+    const onlyFile = await extractTar(unpackCache(archive), folder, signal);
     const { folder: name, inside } = placeOf(path);
     const parents = new InputFolder(folders[name], { ...limits, maxEntries: room.entries + 1_000 });
     await parents.addFolder(
