@@ -26,6 +26,7 @@ const HELP: Record<string, string> = {
   '/$namespace/$repository/tags': 'repositories#pushing',
   '/$namespace/$repository/search': 'repositories#reading',
   '/$namespace/$repository/jobs': 'jobs',
+  '/$namespace/$repository/caches': 'data#caches',
   '/$namespace/$repository/runs': 'automation',
   '/$namespace/$repository/runs/$number': 'automation#runs',
   '/$namespace/$repository/large-files': 'large-files',
