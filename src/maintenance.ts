@@ -17,6 +17,7 @@ import { removeOldSessions } from './identity/sign-in/sessions.ts';
 import type { TokenIssuer } from './identity/token-issuer.ts';
 import { removeMarkedLeftovers } from './jobs/artifacts/kept.ts';
 import { removeUnusedCaches } from './jobs/caches/entries.ts';
+import { removeUnusedCheckpoints } from './jobs/checkpoints/store.ts';
 import { removeDeletedPages } from './jobs/logs/removal.ts';
 import { removeDeadWorkers } from './jobs/queue/heartbeats.ts';
 import { removeJobsOfDeleted } from './jobs/retention/removal.ts';
@@ -66,6 +67,7 @@ export function maintenanceTasks(services: Deps): Record<string, MaintenanceTask
     'remove jobs of deleted namespaces': () => removeJobsOfDeleted(services),
     'remove jobs, logs and artifacts by age': createRetentionSweep(services),
     'remove deleted artifacts': () => removeMarkedLeftovers(services),
+    'remove unused checkpoints': () => removeUnusedCheckpoints(services),
     'remove logs of deleted jobs': () => removeDeletedPages(services),
     'remove deleted namespaces': () => removeDeletedNamespaces(services),
     'remove old webhook deliveries': () => removeOldDeliveries(services),

@@ -311,6 +311,19 @@ const job = z
       .max(16)
       .optional()
       .describe('Folders that the job finds as an earlier job has left them.'),
+    checkpoint_path: z
+      .string()
+      .max(1_024)
+      .optional()
+      .describe('A folder in the working directory whose content the next attempt gets.'),
+    checkpoint_minutes: z
+      .int()
+      .min(0)
+      .max(1_440)
+      .optional()
+      .describe(
+        'How often the folder is stored while the job runs; 0: only at the end of attempts. Default: 10.',
+      ),
     matrix: matrix.optional(),
     max_parallel: z
       .int()

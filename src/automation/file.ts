@@ -442,6 +442,8 @@ export function toRequest({
       key: expandValues(key, combination),
       restoreKeys: keys.map((one) => expandValues(one, combination)),
     })),
+    checkpointPath: job.checkpoint_path,
+    checkpointMinutes: job.checkpoint_minutes,
     concurrency: job.concurrency && {
       group: expandBranch(job.concurrency.group, branch),
       onConflict: job.concurrency.on_conflict,

@@ -33,6 +33,7 @@ const PREFIXES = {
   mch: null,
   shl: null,
   app: null,
+  ckp: null,
 } as const;
 
 type Prefix = keyof typeof PREFIXES;

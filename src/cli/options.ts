@@ -172,6 +172,13 @@ export function collectCaches(text: string, before: readonly JobCache[] = []): J
   return [...before, { path, key, ...(restoreKeys.length > 0 && { restoreKeys }) }];
 }
 
+/** `PATH` or `PATH:MINUTES`. */
+export function parseCheckpoint(text: string): { path: string; minutes: number | undefined } {
+  const [, path, minutes] = /^([^:]+)(?::(\d{1,5}))?$/.exec(text) ?? [];
+  if (path === undefined) throw new InvalidArgumentError('It must be PATH or PATH:MINUTES.');
+  return { path, minutes: minutes === undefined ? undefined : Number(minutes) };
+}
+
 /** `JOB`, or `JOB:failed` or `JOB:finished`. */
 export function collectNeeds(text: string, before: readonly NeededJob[] = []): NeededJob[] {
   const [, job, when] = /^([\w-]+)(?::(succeeded|failed|finished))?$/.exec(text) ?? [];

@@ -177,8 +177,8 @@ async function removeAsJobCreator(db: Db, userId: string): Promise<void> {
 }
 
 /**
- * For `maintenance.ts`: removes the rows of deleted namespaces without repositories, jobs and artifacts, and their
- * counters.
+ * For `maintenance.ts`: removes the rows of deleted namespaces without repositories, jobs, artifacts and
+ * checkpoints, and their counters.
  * @returns whether there may be more
  */
 export async function removeDeletedNamespaces({ pool }: { pool: pg.Pool }): Promise<boolean> {
@@ -188,6 +188,7 @@ export async function removeDeletedNamespaces({ pool }: { pool: pg.Pool }): Prom
         and not exists (select from repositories where namespace_id = n.id)
         and not exists (select from jobs where namespace_id = n.id)
         and not exists (select from kept_artifacts where namespace_id = n.id)
+        and not exists (select from checkpoints where namespace_id = n.id)
       returning id)
     delete from list_counts where namespace_id in (select id from gone)`);
   return false;

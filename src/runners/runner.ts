@@ -196,6 +196,17 @@ export class ArtifactsLost extends ArtifactsNotKept {
   override name = 'ArtifactsLost';
 }
 
+/** Thrown by `artifacts` for a snapshot: the files are those of the last snapshot. */
+export class UnchangedFiles extends Error {
+  override name = 'UnchangedFiles';
+}
+
+/** `unless`: the fingerprint (`TarFingerprint`) of the last snapshot, which is not wanted again; null: any is wanted. */
+export type Snapshot = { unless: string | null };
+
+/** `maxEntries`: default: `MAX_OUTPUT_ENTRIES`. `snapshot`: the work may run. */
+export type ReadOptions = { maxEntries?: number | undefined; snapshot?: Snapshot | undefined };
+
 /** A command beside that of a job. */
 export type ExecSpec = {
   /** For `/bin/sh -c`; null: a shell for people. */
@@ -315,10 +326,11 @@ export type Runner = {
   /**
    * Called after the end. Returns a tar of the directory or file at `path`, with names relative to it; null when `path` does
    * not exist. The stream may fail with ArtifactsNotKept.
-   * @param maxEntries default: `MAX_OUTPUT_ENTRIES`
-   * @throws ArtifactsLost
+   * @param options.snapshot may also be called while the work runs, but not twice at a time: the stream fails when a file changes
+   *   or disappears while it is read
+   * @throws ArtifactsLost; UnchangedFiles, which a runner need not throw
    */
-  artifacts(handle: Handle, path: string, maxEntries?: number): Promise<Readable | null>;
+  artifacts(handle: Handle, path: string, options?: ReadOptions): Promise<Readable | null>;
   /**
    * Ends the attempt, releases its allocation, and frees its id; files are removed in the background. Rejects when the work
    * does not end: then the allocation remains, and the caller must retry.

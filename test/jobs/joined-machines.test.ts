@@ -3,6 +3,7 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { checkpointTopic } from '../../src/jobs/checkpoints/store.ts';
 import { REFUSED_EXIT } from '../../src/runners/machines/protocol.ts';
 import { eventually } from '../support/eventually.ts';
 import { Workspace } from '../support/git.ts';
@@ -188,4 +189,35 @@ test('a machine that is removed is refused at once, ends its jobs, and they run 
   expect(await countLosses('again')).toBe(0);
   await cancel(ada, 'ada', 'again');
   await until(ada, 'ada', 'again', 'CANCELLED');
+});
+
+test('a checkpoint follows a job to another machine, and is stored while it runs there', async () => {
+  await using _ = await joined('keeps');
+  const checkpoint = async (name: string) => {
+    const query = `query ($name: String!) { job(namespace: "ada", name: $name) {
+      id checkpoint { files attempt } } }`;
+    return (await ada.gql(query, { name })).job;
+  };
+  const input = { ...adaCode, env, checkpointPath: 'ckpt', checkpointMinutes: 0, retries: 1 };
+  const command = `cat ckpt/step; trap 'echo term > ckpt/term; exit 0' TERM
+    test -f ckpt/term && exit 0
+    echo one > ckpt/step; echo saved; sleep $WAIT & wait`;
+  await submit(ada, { ...input, name: 'follows', command });
+  await eventually(async () => expect(await lines(ada, 'ada', 'follows')).toContain('saved'));
+  app.app.services.bus.notify(checkpointTopic((await checkpoint('follows')).id));
+  await eventually(async () =>
+    expect((await checkpoint('follows')).checkpoint).toEqual({ files: 1, attempt: 1 }),
+  );
+  await using __ = await joined('takes');
+  // Also a command that ends with success after SIGTERM has not done its work.
+  await app.admin.gql(
+    'mutation ($input: DrainMachineInput!) { drainMachine(input: $input) { __typename } }',
+    { input: { name: 'keeps', deadlineMinutes: 0 } },
+  );
+  await until(ada, 'ada', 'follows', 'SUCCEEDED');
+  expect(
+    (await machinesOf(ada, 'follows')).map(({ machine }: { machine: string }) => machine),
+  ).toEqual(['keeps', 'takes']);
+  expect((await lines(ada, 'ada', 'follows')).slice(-1)).toEqual(['one']);
+  expect(await countLosses('follows')).toBe(0);
 });

@@ -232,6 +232,28 @@ export function runnerContract(open: () => Promise<RunnerUnderTest>, ...wanted: 
     }
   });
 
+  test('a snapshot is the files at a path while the attempt runs, and after it', async () => {
+    await using made = await open();
+    const { runner } = made;
+    const handle = await runner.prepare(
+      attemptSpec('mkdir out; echo one > out/a; sleep 600'),
+      never,
+    );
+    await runner.start(handle);
+    for (const each of [runner, await made.again()]) {
+      const snapshot = () =>
+        entriesOf(each.artifacts(handle, 'out', { snapshot: { unless: null } }));
+      await eventually(async () => expect(await snapshot()).toEqual({ a: 'one\n' }));
+      expect(await each.artifacts(handle, 'nothing', { snapshot: { unless: null } })).toBeNull();
+    }
+    const second = await made.again();
+    await second.signal(handle, 'KILL');
+    await second.wait(handle, never);
+    const last = second.artifacts(handle, 'out', { snapshot: { unless: null } });
+    expect(await entriesOf(last)).toEqual({ a: 'one\n' });
+    await second.remove(handle);
+  });
+
   test('usage is measured while an attempt runs', async () => {
     await using made = await open();
     const { runner } = made;

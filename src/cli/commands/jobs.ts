@@ -265,6 +265,7 @@ function describe(job: JobInfo, url: string): [string, string | null | undefined
         .map(({ name, to, readOnly }) => `${name}:${to}${readOnly ? ':ro' : ''}`)
         .join(' '),
     ],
+    ['checkpoint', describeCheckpoint(job)],
     [
       'artifacts',
       artifacts && `${fileCount(artifacts.fileCount)}, ${size(artifacts.sizeBytes)} packed`,
@@ -302,6 +303,14 @@ function describeCache(cache: JobInfo['caches'][number]): string {
     problem,
   ].filter(Boolean);
   return `${path}=${resolvedKey ?? key}${what.length > 0 ? `: ${what.join(', ')}` : ''}`;
+}
+
+/** The folder, and what of it the next attempt gets. */
+function describeCheckpoint({ checkpointPath, checkpoint }: JobInfo): string | null {
+  if (checkpointPath === null) return null;
+  if (!checkpoint) return `${checkpointPath}, none stored`;
+  const { createdAt, files, sizeBytes } = checkpoint;
+  return `${checkpointPath}, ${fileCount(files)}, ${size(sizeBytes)} packed, ${ago(createdAt)}`;
 }
 
 function describePermissions({ permissions }: JobInfo): string {

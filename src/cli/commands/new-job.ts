@@ -15,6 +15,7 @@ import {
   collectVariables,
   collectVolumes,
   parseAmount,
+  parseCheckpoint,
   parseCount,
   parseGb,
   parseGpus,
@@ -83,6 +84,8 @@ const FLAGS: Readonly<Record<string, string>> = {
   inputs: '--input',
   volumes: '--volume',
   cache: '--cache',
+  checkpointPath: '--checkpoint',
+  checkpointMinutes: '--checkpoint',
   namespace: '--namespace',
   name: '--name',
 };
@@ -142,6 +145,11 @@ export function withJobOptions(command: Command<[], Record<never, never>, Global
       "restore this folder from an earlier job of the repository, and save it if the key is new, such as '~/.npm=npm-${hash:package-lock.json}|npm-' (repeatable)",
       collectCaches,
     )
+    .option(
+      '--checkpoint <path[:minutes]>',
+      'folder whose content a further attempt gets, and how often it is stored (default: 10 minutes)',
+      parseCheckpoint,
+    )
     .option('--namespace <name>', 'namespace of the job, if not that of the repository')
     .option('--name <name>', 'name of the job');
 }
@@ -181,6 +189,8 @@ export async function createNewJob(
       inputs: options.input,
       volumes: options.volume,
       cache: options.cache,
+      checkpointPath: options.checkpoint?.path,
+      checkpointMinutes: options.checkpoint?.minutes,
       env: merge(options.envFile, options.env),
       secrets: merge(options.secretFile, options.secret),
       secretNames: options.useSecret,

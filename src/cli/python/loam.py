@@ -565,6 +565,8 @@ class Client:
         inputs: Sequence[InputArtifacts | InputRepository] | None = None,
         volumes: Sequence[VolumeMount] | None = None,
         cache: Sequence[JobCache] | None = None,
+        checkpoint_path: str | None = None,
+        checkpoint_minutes: int | None = None,
         needs: Mapping[str, str] | Sequence[str] | None = None,
         array: int | None = None,
         max_parallel: int | None = None,
@@ -583,6 +585,8 @@ class Client:
         each with its audience. When the command of the last attempt fails, its sandbox stays for `hold_on_failure_minutes`, so that one
         can look into it; `Job.release` ends that. With the `shell_access` `none`, nobody can open a shell in the job. `volumes` are data
         on the machines of the server that the job mounts. `cache` are folders that it finds as an earlier job has left them.
+        `checkpoint_path` is a folder in the working directory whose content the next attempt gets; it is stored every
+        `checkpoint_minutes`, by default 10, and 0 is only at the end of attempts.
 
         `needs` are names of jobs or arrays that must have succeeded before this one starts, or a dictionary from names to
         `succeeded`, `failed` or `finished`. `array` creates that many jobs, `<name>-0` and so on, of which `max_parallel` run at once, and
@@ -627,6 +631,8 @@ class Client:
             "inputs": [_read_only(one) for one in inputs or []],
             "volumes": [_read_only(one) for one in volumes or []],
             "cache": [_cache(one) for one in cache or []],
+            "checkpointPath": checkpoint_path,
+            "checkpointMinutes": checkpoint_minutes,
             "holdOnFailureMinutes": hold_on_failure_minutes,
             "shellAccess": None if shell_access is None else _enum(shell_access),
             "needs": _needs(needs),
@@ -664,7 +670,7 @@ class Client:
             job_input["env"] = [
                 {"name": key, "value": value} for key, value in given["env"].items()
             ]
-        job_input.update({key: value for key, value in in_graphql.items() if value})
+        job_input.update({key: value for key, value in in_graphql.items() if value or value == 0})
         self.graphql(
             "mutation ($input: CreateJobInput!) { createJob(input: $input) { job { id } } }",
             {"input": job_input},
@@ -1627,6 +1633,8 @@ class AsyncClient:
         inputs: Sequence[InputArtifacts | InputRepository] | None = None,
         volumes: Sequence[VolumeMount] | None = None,
         cache: Sequence[JobCache] | None = None,
+        checkpoint_path: str | None = None,
+        checkpoint_minutes: int | None = None,
         needs: Mapping[str, str] | Sequence[str] | None = None,
         array: int | None = None,
         max_parallel: int | None = None,
@@ -1663,6 +1671,8 @@ class AsyncClient:
             inputs=inputs,
             volumes=volumes,
             cache=cache,
+            checkpoint_path=checkpoint_path,
+            checkpoint_minutes=checkpoint_minutes,
             needs=needs,
             array=array,
             max_parallel=max_parallel,

@@ -95,6 +95,12 @@ export type JobInfo = {
     isSaved: boolean;
     problem: string | null;
   }[];
+  /** The folder whose content the next attempt gets. */
+  checkpointPath: string | null;
+  /** How often it is stored while the job runs. */
+  checkpointMinutes: number | null;
+  /** What the next attempt gets; null if there is none. */
+  checkpoint: { createdAt: string; sizeBytes: number; files: number; attempt: number } | null;
   /** Of the last process, or 128 + the number of the signal that ended it. */
   exitCode: number | null;
   /** As text: a number would lose cents. */

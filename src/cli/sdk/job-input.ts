@@ -61,6 +61,13 @@ export type JobOptions = {
   volumes?: VolumeMount[] | undefined;
   /** Folders that the job finds as an earlier job of the repository has left them. */
   cache?: JobCache[] | undefined;
+  /**
+   * A folder in the working directory whose content the next attempt gets. The command finds its path, relative to the working
+   * directory, in `JOB_CHECKPOINT`.
+   */
+  checkpointPath?: string | undefined;
+  /** How often that folder is stored while the job runs, by default every 10 minutes; 0: only at the end of attempts. */
+  checkpointMinutes?: number | undefined;
 };
 
 export type NeededJob = { job: string; when?: 'succeeded' | 'failed' | 'finished' };
@@ -143,6 +150,8 @@ const JOB_OPTIONS: OptionNames<JobOptions> = {
   inputs: true,
   volumes: true,
   cache: true,
+  checkpointPath: true,
+  checkpointMinutes: true,
 };
 
 type ShellAccess = 'ALLOWED' | 'NONE';
@@ -186,6 +195,8 @@ type CreateInput = {
   }[];
   volumes?: { name: string; to: string; readOnly?: boolean }[];
   cache?: { path: string; key: string; restoreKeys?: string[] }[];
+  checkpointPath?: string;
+  checkpointMinutes?: number;
   env?: Pair<'name'>[];
   secrets?: Pair<'name'>[];
   secretNames?: string[];
@@ -249,6 +260,8 @@ export function createInput(
       inputs,
       volumes,
       cache,
+      checkpointPath: options.checkpointPath,
+      checkpointMinutes: options.checkpointMinutes,
       env: options.env && pairs(options.env, 'name'),
       secrets: options.secrets && pairs(options.secrets, 'name'),
       secretNames: options.secretNames && [...options.secretNames],

@@ -33,7 +33,8 @@ const JOB_FIELDS = graphql(`
     retries retryCount outputPath exitCode costPerHour totalCost runtimeSeconds
     createdAt startedAt completedAt createdBy { username } labels { key value } matrixValues { key value } environmentNames secretNames
     storedSecretNames storedVariableNames permissions { repo jobs } idTokens { variable audience }
-    inputs { jobName path to } repositoryInputs { repo ref commitSha path to readOnly } volumes { name to readOnly } caches { path key restoreKeys resolvedKey restoredKey restoredBytes isSaved problem } rerunOf { name } artifacts { fileCount sizeBytes path }
+    inputs { jobName path to } repositoryInputs { repo ref commitSha path to readOnly } volumes { name to readOnly } caches { path key restoreKeys resolvedKey restoredKey restoredBytes isSaved problem }
+    checkpointPath checkpointMinutes checkpoint { createdAt sizeBytes files attempt } rerunOf { name } artifacts { fileCount sizeBytes path }
   }
 `);
 

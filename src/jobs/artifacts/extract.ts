@@ -12,7 +12,7 @@ import { extract, type Header } from 'tar-stream';
 import { entersGitFolder, isHeadFile } from '../../git/names.ts';
 import { type Storage, StorageUnavailable } from '../../platform/storage/storage.ts';
 import {
-  type ArtifactKey,
+  type ArchiveKey,
   archiveKey,
   findMember,
   linkBytes,
@@ -170,7 +170,7 @@ function refuse(error: NodeJS.ErrnoException, path: string): never {
  */
 export async function extractArtifacts(
   deps: { storage: Storage },
-  key: ArtifactKey,
+  key: ArchiveKey,
   { path, to }: { path: string; to: string },
   folder: InputFolder,
   signal: AbortSignal,
@@ -250,7 +250,8 @@ function toText(bytes: string): string {
   return Buffer.from(bytes, 'latin1').toString();
 }
 
-function toBytes(text: string): string {
+/** One character for each byte, as in the names of `InputFolder`. */
+export function toBytes(text: string): string {
   return Buffer.from(text).toString('latin1');
 }
 

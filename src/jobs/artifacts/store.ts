@@ -13,7 +13,7 @@ import { createGunzip, gzipSync } from 'node:zlib';
 import { extract, type Header } from 'tar-stream';
 import { type ByteRange, removeAll, type Storage } from '../../platform/storage/storage.ts';
 import { ArtifactsNotKept, tooManyEntriesError } from '../../runners/runner.ts';
-import { TAR_END, tarHeader } from '../../runners/supervisor/tar-format.ts';
+import { TAR_END, type TarFingerprint, tarHeader } from '../../runners/supervisor/tar-format.ts';
 import { type ArtifactEntry, createMemberWriter, type IndexEntry } from './members.ts';
 
 export type { ArtifactEntry } from './members.ts';
@@ -33,10 +33,14 @@ type StoreLimits = {
   maxEntries: number;
   /** Called with the size of the archive as it grows, and before the index is stored; throws if there is not enough storage. */
   requireRoom(sizeBytes: number): Promise<void>;
+  /** Gets each entry of the tar. */
+  fingerprint?: TarFingerprint;
   signal: AbortSignal;
 };
 /** `attemptId` is null for artifacts of earlier versions, which stored one set of artifacts for each job. */
 export type ArtifactKey = { namespaceId: string; jobId: string; attemptId: string | null };
+/** A checkpoint (`../checkpoints/store.ts`) is stored in the same form. */
+export type ArchiveKey = ArtifactKey | { namespaceId: string; checkpointId: string };
 
 type Deps = { storage: Storage };
 
@@ -50,7 +54,8 @@ function jobPrefix({ namespaceId, jobId }: Omit<ArtifactKey, 'attemptId'>): stri
   return `artifacts/${namespaceId}/${jobId}/`;
 }
 
-function objectKey(key: ArtifactKey, name: typeof TAR | typeof INDEX): string {
+function objectKey(key: ArchiveKey, name: typeof TAR | typeof INDEX): string {
+  if ('checkpointId' in key) return `checkpoints/${key.namespaceId}/${key.checkpointId}/${name}`;
   return `${jobPrefix(key)}${key.attemptId === null ? '' : `${key.attemptId}/`}${name}`;
 }
 
@@ -61,7 +66,7 @@ function objectKey(key: ArtifactKey, name: typeof TAR | typeof INDEX): string {
  */
 export async function storeArtifacts(
   { storage }: Deps,
-  key: ArtifactKey,
+  key: ArchiveKey,
   tar: Readable,
   limits: StoreLimits,
 ): Promise<StoredArtifacts> {
@@ -78,7 +83,7 @@ export async function storeArtifacts(
     return { files: repacked.index.length, sizeBytes: size, leftOut: repacked.leftOut };
   } catch (error) {
     // Objects that cannot be removed now are removed with the job.
-    await removeObjects(storage, key).catch(() => {});
+    await removeArchive({ storage }, key).catch(() => {});
     throw error;
   }
 }
@@ -93,7 +98,7 @@ async function* encodeIndex(index: readonly IndexEntry[]): AsyncGenerator<Buffer
   yield Buffer.from(index.length === 0 ? '[]' : ']');
 }
 
-async function removeObjects(storage: Storage, key: ArtifactKey): Promise<void> {
+export async function removeArchive({ storage }: Deps, key: ArchiveKey): Promise<void> {
   await storage.remove(objectKey(key, INDEX));
   await storage.remove(objectKey(key, TAR));
 }
@@ -103,7 +108,7 @@ type RepackResult = { index: IndexEntry[]; leftOut: number };
 
 async function* repack(
   tar: Readable,
-  { folder, maxBytes, maxEntries, requireRoom, signal }: StoreLimits,
+  { folder, maxBytes, maxEntries, requireRoom, fingerprint, signal }: StoreLimits,
   repacked: RepackResult,
 ): AsyncGenerator<Buffer> {
   const writer = createMemberWriter(repacked.index, requireRoom);
@@ -121,6 +126,7 @@ async function* repack(
     if (count > maxEntries) throw tooManyEntriesError(maxEntries);
     const { size = 0, mode, mtime, type } = entry.header;
     const name = safeName(nameBytes(entry.header));
+    fingerprint?.add(entry.header);
     const isFile = type === 'file' || type === 'contiguous-file';
     const isNew = name !== null && !names.has(name);
     // Also of entries that are left out: an agent of a cluster may be hostile and send endless contents.
@@ -231,7 +237,7 @@ export async function removeOtherArtifacts({ storage }: Deps, key: ArtifactKey):
 }
 
 /** The storage key of the archive, which may not exist. */
-export function archiveKey(key: ArtifactKey): string {
+export function archiveKey(key: ArchiveKey): string {
   return objectKey(key, TAR);
 }
 
@@ -240,7 +246,7 @@ export async function listArtifacts(deps: Deps, key: ArtifactKey): Promise<Artif
   return readIndex(deps, key);
 }
 
-async function readIndex({ storage }: Deps, key: ArtifactKey): Promise<IndexEntry[] | null> {
+async function readIndex({ storage }: Deps, key: ArchiveKey): Promise<IndexEntry[] | null> {
   const found = await storage.open(objectKey(key, INDEX));
   return found && ((await json(found.contents)) as IndexEntry[]);
 }
@@ -248,7 +254,7 @@ async function readIndex({ storage }: Deps, key: ArtifactKey): Promise<IndexEntr
 /** Finds the part of the archive that has a file, and perhaps others; null if there is no file with this path. */
 export async function findMember(
   deps: Deps,
-  key: ArtifactKey,
+  key: ArchiveKey,
   path: string,
 ): Promise<ByteRange | null> {
   const entry = (await readIndex(deps, key))?.find((e) => e.path === path);

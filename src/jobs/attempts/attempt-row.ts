@@ -89,6 +89,8 @@ const attemptColumns = {
       repositoryInputs: true,
       volumes: true,
       cache: true,
+      checkpointPath: true,
+      checkpointMinutes: true,
       arrayIndex: true,
       arraySize: true,
       timeoutMinutes: true,

@@ -16,6 +16,7 @@ import {
   Unstartable,
 } from '../../runners/runner.ts';
 import { readCaches } from '../caches/request.ts';
+import { storeCheckpoint, storeCheckpointsUntilAborted } from '../checkpoints/store.ts';
 import { sampleUsageUntilAborted } from '../costs/usage-sampling.ts';
 import { createAttemptLogWriter } from '../logs/cap.ts';
 import { createMask } from '../logs/mask.ts';
@@ -42,6 +43,7 @@ import {
   finishAttempt,
   hasSucceeded,
   killProcess,
+  mayRunAgain,
   recordExitCode,
 } from './finish.ts';
 import { maskIdTokens, refreshIdTokens } from './id-tokens.ts';
@@ -140,7 +142,10 @@ class SupervisedAttempt implements AsyncDisposable {
       );
       if (this.#stopping.aborted) return false;
       const final = collected.areLost ? LOST : outcome;
+      const checkpointFailure = await this.#storeLastCheckpoint(attempt, final);
+      if (this.#stopping.aborted) return false;
       span.setAttributes(spanAttributes(final));
+      if (checkpointFailure !== null) notes.push(checkpointFailure);
       await inSpan('finish', {}, () =>
         finishAttempt(this.#deps, attempt, final, { ...collected, notes }),
       );
@@ -243,9 +248,20 @@ class SupervisedAttempt implements AsyncDisposable {
         this.#setProcess(handle),
       ),
     );
+    const from = attempt.logCursor as LogCursor | null;
+    const { id: attemptId, number, job } = attempt;
+    const writer = createAttemptLogWriter(this.#deps, { job, attemptId, number, from });
     const copying = stopOnFailure(
-      copyLog(this.#deps, attempt, { handle, secrets, running }, signal),
+      copyLog(this.#deps, attempt, { handle, secrets, running, writer, from }, signal),
     );
+    const note = (line: string) => writer.note(line);
+    const ending = AbortSignal.any([signal, this.#jobEnded]);
+    const checkpointing = running
+      .then(() =>
+        storeCheckpointsUntilAborted(this.#deps, attempt, handle, { note, signal: ending }),
+      )
+      // An error of `running` is thrown below.
+      .catch(() => {});
     const waiting = runner.wait(handle, signal).then(async (outcome) => {
       // The log of a machine that does not answer may not end.
       if (outcome.kind === 'lost' && outcome.unreachable) following.abort();
@@ -256,7 +272,7 @@ class SupervisedAttempt implements AsyncDisposable {
     // Waits until all have settled, so that no work for this attempt continues after the return.
     const settled = await Promise.allSettled([running, copying, waiting]);
     following.abort();
-    await sampling;
+    await Promise.all([sampling, checkpointing]);
     if (this.#stopping.aborted) return null;
     // The process is killed when the attempt is removed.
     if (this.#over.aborted) return LOST;
@@ -299,6 +315,20 @@ class SupervisedAttempt implements AsyncDisposable {
       if (signal.aborted) return [];
       throw error;
     }
+  }
+
+  /**
+   * Stores the checkpoint for the next attempt, unless there will be none. The files of a lost attempt may still be on the machine.
+   * @returns a line for the log: why it was not stored
+   */
+  async #storeLastCheckpoint(attempt: Attempt, outcome: Outcome): Promise<string | null> {
+    const handle = this.#handle;
+    const signal = this.#jobEnded;
+    if (attempt.job.checkpointPath === null || !handle || signal.aborted) return null;
+    if (!mayRunAgain(attempt, outcome)) return null;
+    await markExited(this.#deps, attempt, outcome, PHASES.checkpointing);
+    await this.#deps.space.untilFree(signal);
+    return inSpan('checkpoint', {}, () => storeCheckpoint(this.#deps, attempt, handle, signal));
   }
 
   /**
@@ -420,17 +450,23 @@ function createAttemptMask(
   return (text) => mask(maskIdTokens(text));
 }
 
+/** `from`: the position in the runner's log at which the writer begins. */
+type LogCopy = {
+  handle: Handle;
+  secrets: Secrets;
+  running: Promise<void>;
+  writer: ReturnType<typeof createAttemptLogWriter>;
+  from: LogCursor | null;
+};
+
 /** Copies the runner's log into the journal until it ends. `running` settles when the job is recorded as running. */
 async function copyLog(
   deps: Deps,
   attempt: Attempt,
-  { handle, secrets, running }: { handle: Handle; secrets: Secrets; running: Promise<void> },
+  { handle, secrets, running, writer, from }: LogCopy,
   stopping: AbortSignal,
 ): Promise<void> {
   const mask = createAttemptMask(deps, attempt, secrets);
-  const from = attempt.logCursor as LogCursor | null;
-  const { id: attemptId, number, job } = attempt;
-  const writer = createAttemptLogWriter(deps, { job, attemptId, number, from });
   let isHeld = attempt.job.heldAt !== null;
   for await (const { lines, cursor } of deps.runner.logs(handle, from, stopping)) {
     const shown: LogLine[] = [];

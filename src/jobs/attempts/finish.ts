@@ -27,6 +27,7 @@ import {
 } from '../../runners/runner.ts';
 import { recordLateArtifacts } from '../artifacts/kept.ts';
 import { removeArtifacts, removeOtherArtifacts, storeArtifacts } from '../artifacts/store.ts';
+import { removeCheckpointsOfEnded } from '../checkpoints/store.ts';
 import { appendLines } from '../logs/append.ts';
 import { compactEndedLog } from '../logs/compaction.ts';
 import { compactEndedMetrics } from '../metrics/compaction.ts';
@@ -117,6 +118,13 @@ export type CollectedArtifacts = {
   areLost?: true;
 };
 
+/** Whether the job will probably run again after this end of its attempt, so that it needs a checkpoint. */
+export function mayRunAgain({ job }: Attempt, outcome: Outcome): boolean {
+  if (outcome.kind === 'lost') return !outcome.unreachable;
+  if (outcome.kind === 'unstartable' || outcome.timedOut || hasSucceeded(outcome)) return false;
+  return job.retryCount < job.retries;
+}
+
 /** Ends the attempt, and moves its job to the next status if the attempt still holds the job. */
 export async function finishAttempt(
   deps: Deps,
@@ -147,6 +155,7 @@ export async function finishAttempt(
   deps.metrics.attemptEnded(toMetricOutcome(outcome, moved !== null));
   await compactEndedLog(deps, job.id, moved?.nextSeq);
   await compactEndedMetrics(deps, job.id);
+  if (job.checkpointPath !== null) await removeCheckpointsOfEnded(deps, job.id);
   if (!stored && moved) return;
   const deleted = !moved && (await deps.db.job.count({ where: { id: job.id } })) === 0;
   const kept = !deleted || (await recordLateArtifacts(deps, job.id, stored ?? null));

@@ -1,6 +1,6 @@
 /** Prepares an attempt on the runner before its start: the checkout with the inputs, the image and the environment. */
-import { mkdir } from 'node:fs/promises';
-import { posix } from 'node:path';
+import { mkdir, rm } from 'node:fs/promises';
+import { join, posix } from 'node:path';
 import { Readable } from 'node:stream';
 import { AppError } from '../../base/errors.ts';
 import { diskLimits } from '../../base/hardware.ts';
@@ -17,9 +17,16 @@ import {
   Unstartable,
   WORKING_DIR,
 } from '../../runners/runner.ts';
-import { CannotExtract, extractArtifacts, extractTar, InputFolder } from '../artifacts/extract.ts';
+import {
+  CannotExtract,
+  extractArtifacts,
+  extractTar,
+  InputFolder,
+  toBytes,
+} from '../artifacts/extract.ts';
 import type { ArtifactKey } from '../artifacts/store.ts';
 import { readCaches } from '../caches/request.ts';
+import { findCheckpoint } from '../checkpoints/store.ts';
 import { computeOutputLimits } from '../logs/cap.ts';
 import { holdOnFailure, isHeldOnFailure } from '../record/failure-hold.ts';
 import { readJobCredentials, tokenVariables } from '../record/job-credentials.ts';
@@ -90,6 +97,7 @@ function buildSpec(
   const { repositoryId, commitSha, outputPath, gpu, gpuCount, cpu, memoryGb } = job;
   const source = job.repo === null ? null : { repositoryId, commitSha };
   const hasInputs = readInputs(job).length + readRepositoryInputs(job).length > 0;
+  const { checkpointPath } = job;
   const checkOut = (
     { repositoryId, commitSha }: NonNullable<typeof source>,
     dir: string,
@@ -128,6 +136,8 @@ function buildSpec(
       JOB_ATTEMPT: String(number),
       JOB_COMMIT_SHA: commitSha ?? '',
       JOB_OUTPUT_PATH: outputPath ?? '',
+      // Relative, because the working directory has another path where a job runs without a sandbox.
+      ...(checkpointPath !== null && { JOB_CHECKPOINT: checkpointPath }),
       GPU_COUNT: String(gpu === 'none' ? 0 : gpuCount),
       CPU_CORES: String(cpu),
       MEMORY_GB: String(memoryGb),
@@ -138,7 +148,7 @@ function buildSpec(
       }),
     },
     checkout:
-      source || hasInputs
+      source || hasInputs || checkpointPath !== null
         ? async (dir, signal, home, mount) => {
             let bytes = source ? await checkOut(source, dir, signal) : 0;
             if (!source) await mkdir(dir);
@@ -146,6 +156,13 @@ function buildSpec(
               report(PHASES.inputs);
               bytes += await copyInputs(deps, { id, job }, { dir, bytes, mount }, signal);
             }
+            if (checkpointPath !== null)
+              bytes += await restoreCheckpoint(
+                deps,
+                { job, report, checkpointPath },
+                { dir, bytes },
+                signal,
+              );
             if (readCaches(job).length === 0) return;
             report(PHASES.caches);
             const { maxBytes, maxFiles: entries } = diskLimits(job.diskGb);
@@ -233,6 +250,47 @@ async function copyInputs(
 }
 
 type Mount = (folder: MountedFolder) => void;
+
+/**
+ * Creates the folder of checkpoints, and replaces its content with that of the last checkpoint, if there is one.
+ * @returns the bytes that it takes on disk
+ * @throws Unstartable with a reason for the user of the job; transient errors
+ */
+async function restoreCheckpoint(
+  deps: Pick<Deps, 'db' | 'storage' | 'space' | 'log'>,
+  {
+    job,
+    report,
+    checkpointPath: to,
+  }: Pick<Attempt, 'job'> & Pick<ProgressReporter, 'report'> & { checkpointPath: string },
+  { dir, bytes }: { dir: string; bytes: number },
+  signal: AbortSignal,
+): Promise<number> {
+  const key = await findCheckpoint(deps, job);
+  const limits = diskLimits(job.diskGb);
+  const folder = new InputFolder(dir, {
+    maxBytes: Math.min(limits.maxBytes - bytes, deps.space.room),
+    maxEntries: limits.maxFiles,
+    mayHaveGit: true,
+  });
+  try {
+    // Before anything is removed: it refuses a link on the way, which could lead anywhere.
+    await folder.addFolder(posix.dirname(to) === '.' ? '' : toBytes(posix.dirname(to)));
+    if (key) {
+      report(PHASES.checkpoint);
+      await rm(join(dir, to), { recursive: true, force: true });
+    }
+    await folder.addFolder(toBytes(to));
+    if (key) await extractArtifacts(deps, key, { path: '', to }, folder, signal);
+  } catch (error) {
+    if (signal.aborted || isDatabaseUnavailable(error) || isTransient(error)) throw error;
+    const isExpected = error instanceof CannotExtract;
+    if (!isExpected) deps.log.error({ err: error, job: job.id }, 'Cannot restore a checkpoint');
+    const reason = isExpected ? error.message : 'it cannot be read. See the log of the server.';
+    throw new Unstartable(`The checkpoint could not be put into ${to}: ${reason}`);
+  }
+  return folder.used.bytes;
+}
 
 /**
  * Finds the artifacts of a job, also after it was deleted without them.

@@ -63,7 +63,7 @@ async function saveCache(
 ): Promise<boolean | string> {
   try {
     const path = toAbsolutePath(target.path);
-    const tar = await deps.runner.artifacts(handle, path, MAX_ENTRIES);
+    const tar = await deps.runner.artifacts(handle, path, { maxEntries: MAX_ENTRIES });
     if (!tar) return 'nothing exists at its path';
     const counts = { bytes: 0 };
     const archive = packCache(tar, counts, job.diskGb * 2 ** 30);

@@ -48,7 +48,7 @@ import { JobFilter, JobLabel } from './filters.ts';
 import { JobInputArtifacts, JobInputRepository } from './inputs.ts';
 import { IdToken, JobPermissions } from './job-credentials.ts';
 import { JobLogs } from './logs.ts';
-import { JobAnalytics, JobArtifacts, JobUsageSample } from './outputs.ts';
+import { JobAnalytics, JobArtifacts, JobCheckpoint, JobUsageSample } from './outputs.ts';
 import { JobVolumeMount } from './volumes.ts';
 
 export const Job = builder.prismaNode('Job', {
@@ -213,6 +213,22 @@ export const Job = builder.prismaNode('Job', {
           use: uses.find(({ path }) => path === cache.path),
         }));
       },
+    }),
+    checkpointPath: t.exposeString('checkpointPath', {
+      nullable: true,
+      description: 'The folder in the working directory whose content the next attempt gets.',
+    }),
+    checkpointMinutes: t.exposeInt('checkpointMinutes', {
+      nullable: true,
+      description:
+        'How often the folder is stored while the job runs; 0: only at the end of attempts. Null without a folder.',
+    }),
+    checkpoint: t.field({
+      type: JobCheckpoint,
+      nullable: true,
+      description: 'The checkpoint that the next attempt gets; null if there is none.',
+      select: { checkpoints: { where: { isCurrent: true }, take: 1 } },
+      resolve: ({ checkpoints }) => checkpoints[0] ?? null,
     }),
     exitCode: t.exposeInt('exitCode', {
       nullable: true,

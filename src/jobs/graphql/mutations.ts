@@ -3,6 +3,7 @@ import type { Prisma } from '../../../prisma/generated/client.ts';
 import { builder, deletionPayload, INPUT } from '../../platform/schema/builder.ts';
 import { selectForChild } from '../../platform/schema/select.ts';
 import { CACHE_RULES } from '../caches/request.ts';
+import { CHECKPOINT_RULES } from '../checkpoints/checkpoints.ts';
 import { checkJob, type JobCheck } from '../requests/job-check.ts';
 import * as jobs from '../requests/jobs.ts';
 import { DEPENDENCY_RULES } from '../requests/needs.ts';
@@ -161,6 +162,13 @@ const CreateJobInput = builder.inputType('CreateJobInput', {
     cache: t.field({
       type: [JobCacheInput],
       description: `Folders that the job finds as an earlier job of \`repo\` has left them, up to ${CACHE_RULES.maxEntries}. They are restored before the command starts, and saved after it has succeeded if the key is new.`,
+    }),
+    checkpointPath: t.string({
+      description:
+        'A folder in the working directory, such as `checkpoints`, whose content the next attempt gets. The command finds its path, relative to the working directory, in `JOB_CHECKPOINT`.',
+    }),
+    checkpointMinutes: t.int({
+      description: `How often the folder is stored while the job runs, ${CHECKPOINT_RULES.minutes.min} to ${CHECKPOINT_RULES.minutes.max}; 0: only at the end of attempts. Default: ${CHECKPOINT_RULES.minutes.default}.`,
     }),
     idTokens: t.field({
       type: [IdTokenInput],

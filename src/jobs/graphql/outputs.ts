@@ -1,4 +1,5 @@
 /** GraphQL types of resource usage and artifacts. */
+import type { Checkpoint } from '../../../prisma/generated/client.ts';
 import { builder } from '../../platform/schema/builder.ts';
 import {
   cursorPageArgs,
@@ -60,6 +61,18 @@ export const JobUsageSample = builder.objectRef<AttemptUsagePoint>('JobUsageSamp
       type: 'SafeInt',
       description: 'The highest.',
       resolve: ({ diskBytes }) => diskBytes,
+    }),
+  }),
+});
+
+export const JobCheckpoint = builder.objectRef<Checkpoint>('JobCheckpoint').implement({
+  description: 'The content of `checkpointPath` at a time.',
+  fields: (t) => ({
+    createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When it was read.' }),
+    sizeBytes: t.expose('sizeBytes', { type: 'SafeInt', description: 'The size, compressed.' }),
+    files: t.exposeInt('files', { description: 'The number of files.' }),
+    attempt: t.exposeInt('attempt', {
+      description: 'The number of the attempt that has written it, from 1.',
     }),
   }),
 });

@@ -19,7 +19,7 @@ type AppendInput = {
   /** The position in the runner's log before these lines; null for its start. */
   from: LogCursor | null;
   /** The position in the runner's log after these lines. */
-  to: LogCursor;
+  to: LogCursor | null;
   /** The progress that the program printed with these lines, if any. */
   progress?: string;
   /** Whether these lines are the last of the log, so that no later output is stored. */

@@ -13,6 +13,7 @@ import { outputLimits, storageLimit } from '../../platform/limits/quotas.ts';
 import { type LogCursor, MAX_LINE_BYTES } from '../../runners/runner.ts';
 import { MetricCollector, type PointRoom, type TimedMetricLine } from '../metrics/collect.ts';
 import { countTextBytes, type LogLine } from '../record/journal-pages.ts';
+import { toStorable } from '../record/state.ts';
 import { appendLines, type LogTotals } from './append.ts';
 
 type Deps = { pool: pg.Pool; db: Db; config: Config };
@@ -30,6 +31,15 @@ type AttemptLogWriter = {
     to: LogCursor;
     progress?: string;
   }): Promise<{ points: number } | null>;
+  /** Stores a line of the server, without a new position in the runner's log. */
+  note(message: string): Promise<unknown>;
+};
+
+type Batch = {
+  lines: readonly LogLine[];
+  metrics: readonly TimedMetricLine[];
+  to?: LogCursor;
+  progress?: string;
 };
 
 /** The job as read when the writer was created. Each append returns newer counts. */
@@ -65,35 +75,50 @@ export function createAttemptLogWriter(
     // A Date from the database has no microseconds.
     newestTime: job.logUntil && endOfMillisecond(job.logUntil),
   };
+  let appending: Promise<unknown> = Promise.resolve();
+  async function append({
+    lines: printed,
+    metrics,
+    to,
+    progress,
+  }: Batch): Promise<{ points: number } | null> {
+    const { plan } = job.namespace;
+    const { points, data, notices } = await collector.collect(
+      metrics,
+      computePointRoom(deps, plan, stored),
+    );
+    const lines = [...printed, ...notices];
+    const room = isFull ? null : computeRoom(deps, plan, stored);
+    const kept = room ? takeFitting(lines, room) : [];
+    const isOverLimit = room !== null && kept.length < lines.length;
+    const notice = isOverLimit ? [truncationNotice(lines, kept.length, room)] : [];
+    isFull ||= isOverLimit;
+    const result = await appendLines(deps, {
+      jobId,
+      attemptId,
+      lines: [...kept, ...notice],
+      newestTime: stored.newestTime,
+      from: position,
+      to: to ?? position,
+      progress,
+      endsLog: isFull,
+      metrics: { points, data },
+    });
+    if (!result) return null;
+    stored = result;
+    position = to ?? position;
+    return { points };
+  }
+  // One after the other, because each continues at the position of the previous one.
+  const inOrder = (batch: Batch): Promise<{ points: number } | null> => {
+    const done = appending.then(() => append(batch));
+    appending = done.catch(() => {});
+    return done;
+  };
   return {
-    async append({ lines: printed, metrics, to, progress }) {
-      const { plan } = job.namespace;
-      const { points, data, notices } = await collector.collect(
-        metrics,
-        computePointRoom(deps, plan, stored),
-      );
-      const lines = [...printed, ...notices];
-      const room = isFull ? null : computeRoom(deps, plan, stored);
-      const kept = room ? takeFitting(lines, room) : [];
-      const isOverLimit = room !== null && kept.length < lines.length;
-      const notice = isOverLimit ? [truncationNotice(lines, kept.length, room)] : [];
-      isFull ||= isOverLimit;
-      const result = await appendLines(deps, {
-        jobId,
-        attemptId,
-        lines: [...kept, ...notice],
-        newestTime: stored.newestTime,
-        from: position,
-        to,
-        progress,
-        endsLog: isFull,
-        metrics: { points, data },
-      });
-      if (!result) return null;
-      stored = result;
-      position = to;
-      return { points };
-    },
+    append: inOrder,
+    note: (message) =>
+      inOrder({ lines: [{ timestamp: new Date(), message: toStorable(message) }], metrics: [] }),
   };
 }
 

@@ -22,6 +22,7 @@ import { isSnapshotId } from '../../repositories/repositories.ts';
 import { VALUE_RULES } from '../../repositories/secrets/secrets.ts';
 import { WORKING_DIR } from '../../runners/runner.ts';
 import { type CacheRequest, checkCaches } from '../caches/request.ts';
+import { checkCheckpoint } from '../checkpoints/checkpoints.ts';
 import { countGpus, countWaiting, estimateWait } from '../queue/availability.ts';
 import { type OfferDeps, offerOf } from '../queue/offer.ts';
 import type { QueuePositions } from '../queue/queue-position.ts';
@@ -102,6 +103,10 @@ export type CreateInput = {
   inputs?: readonly InputRequest[] | null;
   volumes?: readonly VolumeRequest[] | null;
   cache?: readonly CacheRequest[] | null;
+  /** A folder in the working directory whose content the next attempt gets. */
+  checkpointPath?: string | null;
+  /** How often it is stored while the job runs; 0: only at the end of attempts. */
+  checkpointMinutes?: number | null;
 } & CredentialsInput &
   DependencyInput;
 
@@ -177,6 +182,10 @@ export function checkRequest(input: CreateInput, offer: Catalogue) {
   const variableNames = checkNames('variableNames', input.variableNames, { env, secrets });
   const secretNames = checkNames('secretNames', input.secretNames, { env, secrets, variableNames });
   const volumes = checkVolumes(input.volumes ?? []);
+  const cache = checkCaches(input.cache ?? [], {
+    hasRepository: repo != null,
+    mounts: listMounts(inputs.repositoryInputs, volumes),
+  });
   return {
     name,
     command,
@@ -202,9 +211,11 @@ export function checkRequest(input: CreateInput, offer: Catalogue) {
     labels: checkLabels(input.labels ?? []),
     ...inputs,
     volumes,
-    cache: checkCaches(input.cache ?? [], {
-      hasRepository: repo != null,
-      mounts: listMounts(inputs.repositoryInputs, volumes),
+    cache,
+    ...checkCheckpoint(input, {
+      inputs: [...inputs.inputs, ...inputs.repositoryInputs],
+      volumes,
+      cache,
     }),
     ...checkDependencies(input, { name, command, env, secrets }),
   };

@@ -90,6 +90,8 @@ const settingsColumns = {
   repositoryInputs: true,
   volumes: true,
   cache: true,
+  checkpointPath: true,
+  checkpointMinutes: true,
   arrayIndex: true,
   arraySize: true,
   matrixValues: true,

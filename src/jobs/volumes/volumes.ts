@@ -62,6 +62,7 @@ export function checkVolumes(requests: readonly VolumeRequest[]): CheckedVolume[
   return volumes;
 }
 
+/** Whether a path is the same as another, or one is inside the other. */
 export function overlaps(a: string, b: string): boolean {
   return a === b || a.startsWith(`${b}/`) || b.startsWith(`${a}/`);
 }

@@ -206,9 +206,10 @@ function compileRange(
   return `from ${table} ${inner} where ${conditions.join(' and ')}${orderSql}`;
 }
 
-/** @returns null for a condition other than `null` and `{ in: texts }` */
+/** @returns null for a condition other than `null`, a boolean and `{ in: texts }` */
 function compileCondition(column: string, condition: unknown): string | null {
   if (condition === null) return `${column} is null`;
+  if (typeof condition === 'boolean') return `${column} = ${condition}`;
   if (typeof condition !== 'object') return null;
   const { in: values, ...rest } = condition as { in?: unknown };
   const isSupported = Array.isArray(values) && values.every((value) => typeof value === 'string');
@@ -239,6 +240,7 @@ function unsupported(model: string, name: string): Error {
 
 /** Tables of the models that are relations of rows. */
 const TABLES: Partial<Record<Prisma.ModelName, string>> = {
+  Checkpoint: 'checkpoints',
   JobArray: 'job_arrays',
   JobAttempt: 'job_attempts',
   JobLabel: 'job_labels',

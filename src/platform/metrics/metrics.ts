@@ -64,6 +64,8 @@ export type Metrics = Disposable & {
   attemptEnded(outcome: AttemptOutcome): void;
   logLinesStored(count: number): void;
   metricPointsStored(count: number): void;
+  checkpointStored(bytes: number): void;
+  checkpointFailed(): void;
   /** How many namespaces have a budget that is reached. */
   budgetsReached(count: number): void;
   jobsCancelledOverBudget(count: number): void;
@@ -127,6 +129,7 @@ export function createMetrics({
   }).set({ version: build, commit: commit ?? '', role }, 1);
   const { requests, durations, inProgress, operations, operationDurations, streams } =
     defineRequestMetrics(registers);
+  const { checkpoints, checkpointBytes } = defineCheckpointMetrics(registers);
   const { waits, attempts, lines, points, identityTokens, budgetsReached, overBudget, retained } =
     defineJobMetrics(registers);
   const { cacheLookups, cacheBytes } = defineCacheMetrics(registers);
@@ -175,6 +178,11 @@ export function createMetrics({
     metricPointsStored: (count) => points.inc(count),
     budgetsReached: (count) => budgetsReached.set(count),
     jobsCancelledOverBudget: (count) => overBudget.inc(count),
+    checkpointStored(bytes) {
+      checkpoints.inc({ result: 'stored' });
+      checkpointBytes.inc(bytes);
+    },
+    checkpointFailed: () => checkpoints.inc({ result: 'failed' }),
     retentionRemoved: (kind, count) => retained.inc({ kind }, count),
     cacheLookedUp: (result) => cacheLookups.inc({ result }),
     cacheBytes: (direction, bytes) => cacheBytes.inc({ direction }, bytes),
@@ -241,6 +249,22 @@ function defineRequestMetrics(registers: Registry[]) {
     registers,
   });
   return { requests, durations, inProgress, operations, operationDurations, streams };
+}
+
+function defineCheckpointMetrics(registers: Registry[]) {
+  const checkpoints = new Counter({
+    name: 'loam_job_checkpoints_total',
+    help: 'Checkpoints of jobs that this process has stored or could not store',
+    labelNames: ['result'],
+    registers,
+  });
+  const checkpointBytes = new Counter({
+    name: 'loam_job_checkpoint_bytes_total',
+    help: 'Size of the checkpoints that this process has stored, compressed',
+    registers,
+  });
+  for (const result of ['stored', 'failed']) checkpoints.inc({ result }, 0);
+  return { checkpoints, checkpointBytes };
 }
 
 function defineJobMetrics(registers: Registry[]) {

@@ -17,7 +17,7 @@ import { MOUNTS } from '../runner.ts';
 import type { DiskUse } from '../supervisor/disk.ts';
 import { readJsonFile } from '../supervisor/folder.ts';
 import { recordFailedStart, type Supervision, supervise } from '../supervisor/supervise.ts';
-import { createTar, locateOutput } from '../supervisor/tar.ts';
+import { locateOutput, openTar } from '../supervisor/tar.ts';
 import { AgentClient, Refused } from './client.ts';
 import {
   type AgentClaim,
@@ -166,11 +166,12 @@ async function runClaimed(
       const disk = await readJsonFile<DiskUse>(join(dir, 'disk')).catch(() => null);
       return used && { ...used, at: Date.now(), diskBytes: disk?.bytes ?? 0 };
     },
-    async openOutput(path, maxEntries) {
+    async openOutput(path, options) {
       const found = await locateOutput(jobDir, path);
+      if (!found) return null;
       // The folders in a pod are volumes, which have files of the job only, whatever user wrote them.
       const owner = sharedDir === undefined ? {} : { owner: null };
-      return found && createTar({ ...found, ...owner }, maxEntries);
+      return openTar({ ...found, ...owner }, options);
     },
     stop: (how) => signals.stop(how),
     exec: (spec) => launcher.exec(spec),

@@ -57,9 +57,15 @@ export type EngineState =
   | { kind: 'waiting'; reason: string }
   /**
    * `commandEnd`: set when the command has ended, and the agent still runs. `progress`: what the agent does before the command
-   * begins, for the job's `progress`.
+   * begins, for the job's `progress`. `leaving`: an operator takes the attempt from its machine since this time. Its command
+   * gets SIGTERM, and whatever its exit code, the attempt counts as moved.
    */
-  | { kind: 'running'; commandEnd?: EngineEnd; progress?: string | undefined }
+  | {
+      kind: 'running';
+      commandEnd?: EngineEnd;
+      progress?: string | undefined;
+      leaving?: { since: Date; reason: string } | undefined;
+    }
   /** The engine can never start it, for example because the image does not exist. `reason` is a sentence for the user. */
   | { kind: 'refused'; reason: string }
   /** No process of the attempt runs any more, neither the command nor the agent. */

@@ -83,7 +83,10 @@ const reportSchema = z.object({
 });
 const beginSchema = z.object({ gpus: z.array(z.int().min(0).max(1_023)).max(64).optional() });
 const refusalSchema = z.object({ reason: sentence });
-const failureSchema = z.object({ reason: sentence.nullable() });
+const failureSchema = z.object({
+  reason: sentence.nullable(),
+  isUnchanged: z.literal(true).optional(),
+});
 
 /** More than an agent has open, including requests whose connection broke unnoticed. */
 const MAX_OPEN_REQUESTS = 16;
@@ -234,7 +237,7 @@ export function createAgentsRouter({
     if (path === null) return void res.status(204).end();
     const owner = process.getuid?.() ?? 0;
     res.type('application/x-tar');
-    await pipeline(createTar({ path, owner }, Number.POSITIVE_INFINITY), res);
+    await pipeline(createTar({ path, owner }, { maxEntries: Number.POSITIVE_INFINITY }), res);
   });
   router.post('/:attempt/begin', claimed, ...json, async (req, res) => {
     res.json(await res.locals.session.begin(parse(beginSchema, req.body ?? {})));

@@ -19,7 +19,7 @@
  * the agent then kills the job. 503: the agent tries again, for example while the worker restarts.
  */
 import type { Hardware } from '../../base/hardware.ts';
-import type { ExecSpec, MountedFolder, VolumeMount } from '../runner.ts';
+import type { ExecSpec, MountedFolder, ReadOptions, VolumeMount } from '../runner.ts';
 import type { AttemptExit, AttemptStart, WorkSpec } from '../supervisor/supervise.ts';
 
 export const AGENTS_PATH = '/agents';
@@ -124,8 +124,8 @@ export type AgentControl = {
   signal?: 'TERM' | 'KILL';
   /** The provided files have this content now. */
   files?: Record<string, string>;
-  /** The worker wants a tar of this path, as the job sees it. */
-  output?: { request: string; path: string; maxEntries?: number | undefined };
+  /** The worker wants a tar of this path, as the job sees it. With `snapshot`, also while the command runs. */
+  output?: { request: string; path: string } & ReadOptions;
   /** The worker waits until the agent has started these commands beside that of the job. */
   execs?: WantedExec[];
   /** The engine reports the end of the command, so the agent need not wait for the command's own report. */
@@ -134,8 +134,11 @@ export type AgentControl = {
   isDismissed?: true;
 };
 
-/** Null: nothing exists at the path. Otherwise it completes the sentence "They were not kept: …". */
-export type OutputFailure = { reason: string | null };
+/**
+ * `reason`: null if nothing exists at the path. Otherwise it completes the sentence "They were not kept: …". `isUnchanged`: the
+ * files are those of the last snapshot.
+ */
+export type OutputFailure = { reason: string | null; isUnchanged?: true | undefined };
 
 /** `session`: the unguessable id of its connection, which is taken once. */
 export type WantedExec = { session: string; spec: ExecSpec };

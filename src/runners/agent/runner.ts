@@ -29,6 +29,7 @@ import {
   type MayBegin,
   NotExecutable,
   type Outcome,
+  type ReadOptions,
   type Runner,
   RunnerUnavailable,
   type StartOptions,
@@ -269,6 +270,10 @@ class ClusterRunner implements AgentRunner {
         if (end) throw new AttemptLost(`${this.#engine.title}: ${end.reason}`);
         return false;
       }
+      if (state.kind === 'running' && state.leaving) {
+        if (await session.withdraw()) return true;
+        throw new AttemptLost(`${this.#engine.title}: ${state.leaving.reason}`);
+      }
       if (state.kind === 'waiting') report(`waiting for ${this.#engine.title}: ${state.reason}`);
       else if (state.kind === 'running') {
         const node = this.#engine.describe(id)?.node;
@@ -338,6 +343,7 @@ class ClusterRunner implements AgentRunner {
         // Read after the state, so that an exit that was stored before the engine's end is seen.
         const exit = await readJsonFile<AgentExit>(this.#file(id, 'exit'));
         if (exit) return this.#mergeEnd(id, exit, engineEnd, session);
+        if (state.kind === 'running' && state.leaving) session.signal('TERM');
         if (engineEnd && state.kind === 'running') session.endCommand();
         if (Date.now() - goneSince > LAST_REQUESTS_MS)
           return await this.#buildUnreportedEnd(id, engineEnd, session);
@@ -379,6 +385,10 @@ class ClusterRunner implements AgentRunner {
     session: AgentSession,
   ): Promise<Outcome | undefined> {
     const exit = { ...reported, ...(await this.#billedTimes(id, reported, session)) };
+    const state = this.#engine.state(id);
+    const leaving = state.kind === 'running' ? state.leaving : undefined;
+    if (leaving && exit.endedAt >= leaving.since.getTime())
+      return { kind: 'lost', isMove: true, reason: leaving.reason };
     const outOfMemory = exit.outOfMemory ?? (engineEnd?.outOfMemory || undefined);
     if (exit.exitCode !== null && !isInterrupted)
       return buildOutcome({ ...exit, exitCode: exit.exitCode, outOfMemory });
@@ -391,7 +401,7 @@ class ClusterRunner implements AgentRunner {
       return buildOutcome({ ...exit, exitCode, outOfMemory, ...(reason && { reason }) });
     }
     const isUnknown = engineEnd !== undefined || session.isLeaseOver;
-    return isUnknown || this.#engine.state(id).kind === 'unknown' ? { kind: 'lost' } : undefined;
+    return isUnknown || state.kind === 'unknown' ? { kind: 'lost' } : undefined;
   }
 
   /** The agent was killed together with the command, or before it could report the end. */
@@ -442,7 +452,7 @@ class ClusterRunner implements AgentRunner {
     };
   }
 
-  async artifacts(handle: Handle, path: string, maxEntries?: number): Promise<Readable | null> {
+  async artifacts(handle: Handle, path: string, options?: ReadOptions): Promise<Readable | null> {
     const id = String(handle.attempt);
     const session = await this.findSession(id);
     const lost = () => new ArtifactsLost('the node was lost before it could send them');
@@ -460,7 +470,7 @@ class ClusterRunner implements AgentRunner {
     };
     void watch();
     try {
-      const tar = await session.requestOutput({ path, maxEntries }, giveUp.signal);
+      const tar = await session.requestOutput({ path, ...options }, giveUp.signal);
       // Destroyed already: a later reader would not see why.
       if (tar?.errored) throw tar.errored;
       return tar;

@@ -3,7 +3,13 @@ import { closeSync, openSync, readSync } from 'node:fs';
 import { join } from 'node:path';
 import { Readable } from 'node:stream';
 import { sleep } from '../../base/backoff.ts';
-import { ArtifactsNotKept, type ExecSession, type ExecSpec } from '../runner.ts';
+import {
+  ArtifactsNotKept,
+  type ExecSession,
+  type ExecSpec,
+  type ReadOptions,
+  UnchangedFiles,
+} from '../runner.ts';
 import { watchChanges } from '../supervisor/folder.ts';
 import type { AttemptExit, AttemptStart } from '../supervisor/supervise.ts';
 import { type AgentClient, leaseIsOver, Refused } from './client.ts';
@@ -32,8 +38,11 @@ type SenderOptions = {
   dir: string;
   /** Null while the usage is unknown. */
   measureUsage(): Promise<AgentUsage | null>;
-  /** A tar of the path, as the job sees it; null: nothing exists there. It may fail with ArtifactsNotKept. */
-  openOutput(path: string, maxEntries?: number): Promise<Readable | null>;
+  /**
+   * A tar of the path, as the job sees it; null: nothing exists there. It may fail with ArtifactsNotKept.
+   * @throws UnchangedFiles
+   */
+  openOutput(path: string, options: ReadOptions): Promise<Readable | null>;
   /** Ends the command. */
   stop(how: 'TERM' | 'KILL'): void;
   /** The engine reports that the command has ended. */
@@ -166,6 +175,8 @@ export class Sender {
     using execs = new ExecClient({ client, exec });
     let seen = '';
     let sentOutput = '';
+    let outdated = new AbortController();
+    const sending = new Set<Promise<void>>();
     try {
       for (;;) {
         const path = `control?can=exec&seen=${encodeURIComponent(seen)}`;
@@ -179,30 +190,50 @@ export class Sender {
         execs.update(control.execs ?? []);
         if (control.isCommandOver) endCommand();
         if (control.output && control.output.request !== sentOutput) {
-          await this.#sendOutput(control.output);
           sentOutput = control.output.request;
+          outdated.abort();
+          outdated = new AbortController();
+          const latest = AbortSignal.any([signal, outdated.signal]);
+          // Not awaited: a signal for the running command must not wait for it.
+          const sent = this.#sendOutput(control.output, latest).catch((error) => {
+            if (!latest.aborted) this.#over.abort(error);
+          });
+          sending.add(sent);
+          void sent.finally(() => sending.delete(sent));
         }
       }
     } catch (error) {
       // Ends `run`, also while it waits for lines.
       this.#over.abort(error);
       throw error;
+    } finally {
+      await Promise.all(sending);
     }
   }
 
-  /** Not repeated: the worker repeats its request when the transfer breaks. */
-  async #sendOutput({
-    request,
-    path,
-    maxEntries,
-  }: NonNullable<AgentControl['output']>): Promise<void> {
+  /**
+   * Not repeated: the worker repeats its request when the transfer breaks.
+   * @param signal aborts when the worker has another request
+   */
+  async #sendOutput(
+    { request, path, ...options }: NonNullable<AgentControl['output']>,
+    signal: AbortSignal,
+  ): Promise<void> {
     const { client, openOutput } = this.#options;
-    const { signal } = this.#over;
     const target = `output?request=${encodeURIComponent(request)}`;
-    const fail = (failure: OutputFailure) =>
-      client.request(target, { method: 'POST', json: failure, signal });
-    const tar = await openOutput(path, maxEntries);
-    if (!tar) return void (await fail({ reason: null }));
+    const fail = async (failure: OutputFailure) =>
+      void (await client.request(target, { method: 'POST', json: failure, signal }));
+    let tar: Readable | null;
+    try {
+      tar = await openOutput(path, options);
+    } catch (error) {
+      if (error instanceof UnchangedFiles) return fail({ reason: null, isUnchanged: true });
+      if (error instanceof ArtifactsNotKept) return fail({ reason: error.message });
+      // The command runs on without it.
+      if (options.snapshot) return fail({ reason: 'the machine could not read them' });
+      throw error;
+    }
+    if (!tar) return fail({ reason: null });
     let reason: string | undefined;
     tar.once('error', (error) => {
       if (error instanceof ArtifactsNotKept) reason = error.message;

@@ -31,7 +31,14 @@ import { join } from 'node:path';
 import { Readable } from 'node:stream';
 import { finished } from 'node:stream/promises';
 import { AppError } from '../../base/errors.ts';
-import { ArtifactsNotKept, MAX_LINE_BYTES, type MayBegin, RunnerUnavailable } from '../runner.ts';
+import {
+  ArtifactsNotKept,
+  MAX_LINE_BYTES,
+  type MayBegin,
+  type ReadOptions,
+  RunnerUnavailable,
+  UnchangedFiles,
+} from '../runner.ts';
 import { syncLog, writeJsonAtomically } from '../supervisor/claim.ts';
 import { readJsonFile } from '../supervisor/folder.ts';
 import type { LogLimits } from '../supervisor/lines.ts';
@@ -214,7 +221,8 @@ export class AgentSession {
   }
 
   signal(name: 'TERM' | 'KILL'): void {
-    if (this.#control.signal !== 'KILL') this.#setControl({ signal: name });
+    const { signal } = this.#control;
+    if (signal !== name && signal !== 'KILL') this.#setControl({ signal: name });
   }
 
   replaceFiles(files: Record<string, string>): void {
@@ -225,13 +233,14 @@ export class AgentSession {
     if (!this.#control.isCommandOver) this.#setControl({ isCommandOver: true });
   }
 
-  /** @returns a tar of the path; null: nothing exists there. @throws ArtifactsNotKept */
+  /** @returns a tar of the path; null: nothing exists there. @throws ArtifactsNotKept, UnchangedFiles */
   async requestOutput(
-    wanted: { path: string; maxEntries?: number | undefined },
+    wanted: { path: string } & ReadOptions,
     signal: AbortSignal,
   ): Promise<Readable | null> {
     const received = Promise.withResolvers<Readable | null>();
     const request = `${this.#epoch}.${++this.#lastRequest}`;
+    this.#output?.received.reject(new RunnerUnavailable('the output is requested again'));
     this.#output = { request, received };
     this.#setControl({ output: { request, ...wanted } });
     const onAbort = () => received.reject(signal.reason);
@@ -248,6 +257,7 @@ export class AgentSession {
     this.#isClosed = true;
     this.#permission?.settled.resolve(false);
     this.#permission = undefined;
+    this.#output?.received.reject(new RunnerUnavailable('the attempt is removed'));
     this.execs.close();
     this.#setControl({ isDismissed: true });
   }
@@ -445,9 +455,10 @@ export class AgentSession {
     });
   }
 
-  failOutput(request: string, { reason }: OutputFailure): void {
+  failOutput(request: string, { reason, isUnchanged }: OutputFailure): void {
     const { received } = this.#takeOutput(request);
-    if (reason === null) received.resolve(null);
+    if (isUnchanged) received.reject(new UnchangedFiles());
+    else if (reason === null) received.resolve(null);
     else received.reject(new ArtifactsNotKept(reason));
   }
 

@@ -5,8 +5,8 @@
  */
 import { basename, posix } from 'node:path';
 import { Readable } from 'node:stream';
-import { MAX_OUTPUT_ENTRIES, MOUNTS, tooManyEntriesError } from '../runner.ts';
-import { createTar, locateOutput } from '../supervisor/tar.ts';
+import { MAX_OUTPUT_ENTRIES, MOUNTS, type ReadOptions, tooManyEntriesError } from '../runner.ts';
+import { locateOutput, openTar } from '../supervisor/tar.ts';
 import { TAR_END, type TarEntry, tarHeader, tarPadding } from '../supervisor/tar-format.ts';
 import type { Owner } from './attempt-dir.ts';
 import { type Engine, isStatus } from './engine.ts';
@@ -30,12 +30,12 @@ type Source = {
 export async function readArtifacts(
   { engine, container, attemptDir, owner, remote, uidOffset = 0 }: Source,
   path: string,
-  { maxEntries = MAX_OUTPUT_ENTRIES, silentMs }: { maxEntries?: number; silentMs?: number } = {},
+  { maxEntries = MAX_OUTPUT_ENTRIES, silentMs, snapshot }: ReadOptions & { silentMs?: number } = {},
 ): Promise<Readable | null> {
   const absolutePath = posix.resolve(MOUNTS.work, path);
   if (!remote && isMounted(absolutePath)) {
     const found = await locateOutput(attemptDir, path);
-    return found === null ? null : createTar(found, maxEntries);
+    return found && openTar(found, { maxEntries, snapshot });
   }
   try {
     const archive = await engine.stream((docker) =>

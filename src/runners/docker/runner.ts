@@ -34,6 +34,7 @@ import {
   type MountedFolder,
   NotExecutable,
   type Outcome,
+  type ReadOptions,
   type Runner,
   type Usage,
 } from '../runner.ts';
@@ -546,14 +547,14 @@ export class DockerRunner implements Runner, AsyncDisposable {
     return gpus.length > 0 ? gpuUtilization.percentOf(containerName(attempt)) : 0;
   }
 
-  async artifacts(handle: Handle, path: string, maxEntries?: number): Promise<Readable | null> {
+  async artifacts(handle: Handle, path: string, options?: ReadOptions): Promise<Readable | null> {
     const { engine, container, attemptDir } = this.#supervised(handle);
     const record = await readRecord(attemptDir, 'attempt');
     if (!record) return null;
     const { owner, remote = false } = record;
     const { uidOffset } = await this.#parts.health.getFacts();
     const source = { engine, container, attemptDir, owner, remote, uidOffset };
-    return readArtifacts(source, path, maxEntries === undefined ? {} : { maxEntries });
+    return readArtifacts(source, path, options);
   }
 
   async remove(handle: Handle): Promise<void> {

@@ -78,6 +78,8 @@ type KnownMachine = {
 
 /** A machine without an open request gets no attempts after this time: its program restarts, or its network has failed. */
 const ABSENCE_MS = 5_000;
+/** How long a machine may send the last files of its jobs after the deadline of a drain. */
+const LEAVING_MS = 5 * 60_000;
 const DRAINED = 'the machine was drained';
 const REMOVED = 'the machine was removed';
 
@@ -239,10 +241,15 @@ export class MachinesEngine implements ClusterEngine, Placement {
     }
   }
 
-  /** At the deadline of a drain, the attempts end here and are queued again. */
+  /**
+   * At the deadline of a drain, the attempts get SIGTERM and are queued again. Those that have not left some minutes later are
+   * taken away.
+   */
   #moveAttempts(machine: KnownMachine): void {
-    const deadline = machine.settings?.drainDeadline;
-    if (!deadline || deadline.getTime() > Date.now() || machine.wanted.size === 0) return;
+    const deadline = findPastDeadline(machine);
+    if (!deadline || machine.wanted.size === 0) return;
+    this.#changes.emit(machine.id);
+    if (deadline.getTime() + LEAVING_MS > Date.now()) return;
     const version = machine.version + 1;
     for (const id of machine.wanted.keys()) machine.moved.set(id, version);
     machine.wanted.clear();
@@ -304,7 +311,9 @@ export class MachinesEngine implements ClusterEngine, Placement {
     if (held?.lost !== undefined) return { kind: 'ended', end: { ...LOSS, reason: held.lost } };
     const moved = machine.moved.get(attempt);
     if (moved !== undefined && hasLeft(machine, attempt, moved)) return movedAway(DRAINED);
-    return { kind: 'running', progress: held?.progress };
+    const since = findPastDeadline(machine);
+    const leaving = since && { since, reason: DRAINED };
+    return { kind: 'running', progress: held?.progress, leaving };
   }
 
   async nextChange(attempt: string, signal: AbortSignal): Promise<void> {
@@ -348,6 +357,12 @@ export class MachinesEngine implements ClusterEngine, Placement {
   async [Symbol.asyncDispose](): Promise<void> {
     this.#closing.abort();
   }
+}
+
+/** The deadline of the drain of a machine, if it has passed. */
+function findPastDeadline({ settings }: KnownMachine): Date | undefined {
+  const deadline = settings?.drainDeadline;
+  return deadline && deadline.getTime() <= Date.now() ? deadline : undefined;
 }
 
 /** Milliseconds since the last sign of the machine. */

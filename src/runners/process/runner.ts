@@ -29,6 +29,7 @@ import {
   type NetworkMode,
   NotExecutable,
   type Outcome,
+  type ReadOptions,
   type Runner,
   Unstartable,
   type Usage,
@@ -50,7 +51,7 @@ import { computeLimits, type JobLimits, readMachineCapacity } from '../superviso
 import { readBootId } from '../supervisor/proc.ts';
 import { openRemoval, type Removal } from '../supervisor/removal.ts';
 import type { AttemptExit, AttemptStart } from '../supervisor/supervise.ts';
-import { createTar, locateOutput } from '../supervisor/tar.ts';
+import { locateOutput, openTar } from '../supervisor/tar.ts';
 import { type LocalVolumes, locateVolumes } from '../volumes.ts';
 import {
   type Allocation,
@@ -402,9 +403,9 @@ class LocalProcessRunner implements ProcessRunner {
     };
   }
 
-  async artifacts(handle: Handle, path: string, maxEntries?: number) {
+  async artifacts(handle: Handle, path: string, options?: ReadOptions) {
     const found = await locateOutput(this.#folder(handle), path);
-    return found === null ? null : createTar(found, maxEntries);
+    return found && openTar(found, options);
   }
 
   async remove(handle: Handle): Promise<void> {

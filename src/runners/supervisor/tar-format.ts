@@ -2,6 +2,8 @@
  * Writes tar headers in the GNU format, where a name is bytes, as in the file system. The POSIX formats need UTF-8 for names
  * that are long or not ASCII, and the library tar-stream writes names only as UTF-8. All common tools read the GNU format.
  */
+import { createHash } from 'node:crypto';
+
 const BLOCK = 512;
 /** The longest name in a header. A longer name is written as an entry before it. */
 const NAME_BYTES = 100;
@@ -99,4 +101,35 @@ function headerBlock(
 
 function octal(value: number, digits: number): string {
   return value.toString(8).padStart(digits, '0');
+}
+
+/** How recently a file may have been written for its fingerprint to count: times in a tar are whole seconds. */
+const RECENT_MS = 2_000;
+
+/** An entry as `tar-stream` reads it, with one character for each byte of its name and target. */
+type FingerprintEntry = {
+  name: string;
+  type?: string | null | undefined;
+  size?: number | undefined;
+  mtime?: Date | undefined;
+  linkname?: string | null | undefined;
+};
+
+/** Tells without the contents whether the files of two tars are the same: by their names, sizes and times. */
+export class TarFingerprint {
+  readonly #hash = createHash('sha256');
+  readonly #createdAt = Date.now();
+  #newest = 0;
+
+  add({ name, type, size = 0, mtime, linkname }: FingerprintEntry): void {
+    const seconds = type === 'file' ? Math.floor((mtime?.getTime() ?? 0) / 1_000) : 0;
+    this.#newest = Math.max(this.#newest, seconds * 1_000);
+    const bytes = type === 'file' ? size : 0;
+    this.#hash.update(`${type}\0${bytes}\0${seconds}\0${linkname ?? ''}\0${name}\0`, 'latin1');
+  }
+
+  /** @returns null when a file was written so recently that it may have changed since without a new time. Call it once. */
+  digest(): string | null {
+    return this.#newest > this.#createdAt - RECENT_MS ? null : this.#hash.digest('base64url');
+  }
 }

@@ -2,12 +2,19 @@
  * Creates a tar of the files at a job's `output_path`. The job controls their names, contents and links, so the code never
  * opens a file outside the job's folders.
  */
-import { constants, type Dirent } from 'node:fs';
+import { constants, type Dirent, readlinkSync } from 'node:fs';
 import { type FileHandle, lstat, open, opendir, readlink, realpath } from 'node:fs/promises';
 import { basename, join, normalize, relative, sep } from 'node:path';
 import { Readable } from 'node:stream';
-import { MAX_OUTPUT_ENTRIES, MOUNTS, tooManyEntriesError } from '../runner.ts';
-import { TAR_END, tarHeader, tarPadding } from './tar-format.ts';
+import {
+  MAX_OUTPUT_ENTRIES,
+  MOUNTS,
+  type ReadOptions,
+  type Snapshot,
+  tooManyEntriesError,
+  UnchangedFiles,
+} from '../runner.ts';
+import { TAR_END, TarFingerprint, tarHeader, tarPadding } from './tar-format.ts';
 
 /** `owner`: the user that the job ran as; null: files of every user are the job's. */
 type OutputPath = { path: string; owner: number | null };
@@ -37,9 +44,61 @@ export async function locateOutput(dir: string, path: string): Promise<OutputPat
  * Entry names are bytes, relative to `path`; a single file has its own name. Links keep their targets, and empty folders are
  * entries. Devices, FIFOs, sockets, files of other users and unreadable files are entries without contents, so that the
  * artifact store can count them. The stream fails with ArtifactsNotKept before more than `maxEntries` names are in memory.
+ * @param isRunning the job may change files meanwhile: the stream fails when a file changes or disappears while it is read
  */
-export function createTar(output: OutputPath, maxEntries = MAX_OUTPUT_ENTRIES): Readable {
-  return Readable.from(generateTar(output, maxEntries), { objectMode: false });
+export function createTar(
+  output: OutputPath,
+  { maxEntries = MAX_OUTPUT_ENTRIES, isRunning = false }: TarOptions = {},
+): Readable {
+  return Readable.from(generateTar(output, { maxEntries, isRunning }), { objectMode: false });
+}
+
+/** The tar of the end of the work, or a snapshot. */
+export async function openTar(
+  output: OutputPath,
+  { maxEntries, snapshot }: ReadOptions = {},
+): Promise<Readable> {
+  if (snapshot) return createSnapshot(output, snapshot);
+  return createTar(output, maxEntries === undefined ? {} : { maxEntries });
+}
+
+type TarOptions = { maxEntries?: number; isRunning?: boolean };
+
+/**
+ * Creates the tar of a folder while the job may run.
+ * @throws UnchangedFiles if its fingerprint is `unless`; ArtifactsNotKept
+ */
+export async function createSnapshot(output: OutputPath, { unless }: Snapshot): Promise<Readable> {
+  if (unless !== null && (await fingerprintFiles(output)) === unless) throw new UnchangedFiles();
+  return createTar(output, { isRunning: true });
+}
+
+/** The fingerprint of the tar that would be created now, without reading the contents of files. */
+async function fingerprintFiles({ path }: OutputPath): Promise<string | null> {
+  const fingerprint = new TarFingerprint();
+  const options = { maxEntries: MAX_OUTPUT_ENTRIES, isRunning: true };
+  for await (const { name, at, entries } of walkFolders(Buffer.from(path), options)) {
+    const add = (of: Buffer, type: 'directory' | 'fifo') =>
+      fingerprint.add({ name: of.toString('latin1'), type });
+    if (!entries) add(name, 'fifo');
+    else if (entries.length === 0 && name.length > 0) add(name, 'directory');
+    for (const entry of entries ?? []) {
+      const own = joinPath(name, entry.name);
+      const file = joinPath(at, entry.name);
+      if (entry.isDirectory()) continue;
+      const stat = entry.isFile() ? await lstat(file).catch(() => null) : null;
+      const target = entry.isSymbolicLink()
+        ? await nullIfUnreadable(() => readlink(file, { encoding: 'buffer' }))
+        : null;
+      const latin1 = own.toString('latin1');
+      if (stat?.isFile())
+        fingerprint.add({ name: latin1, type: 'file', size: stat.size, mtime: stat.mtime });
+      else if (target)
+        fingerprint.add({ name: latin1, type: 'symlink', linkname: target.toString('latin1') });
+      else add(own, 'fifo');
+    }
+  }
+  return fingerprint.digest();
 }
 
 /** A folder refers to its parent, because whole paths of many deep folders would take gigabytes; null is the root. */
@@ -50,46 +109,110 @@ const CONCURRENT_READS = 16;
 /** Files up to this size are read whole; larger files are streamed. */
 const SMALL_FILE_BYTES = 64 * 1024;
 
+/** `at`: the path at which its entries are opened; `entries`: null if it cannot be read. */
+type FoundFolder = { name: Buffer; at: Buffer; entries: Dirent<Buffer>[] | null };
+
+/** Lists all folders below `root`, each only until the next one is asked for. */
+async function* walkFolders(
+  root: Buffer,
+  { maxEntries, isRunning }: Required<TarOptions>,
+): AsyncGenerator<FoundFolder> {
+  let left = maxEntries;
+  // A list of folders instead of recursion, because the job controls the depth.
+  for (const folders: Folder[] = [null]; folders.length > 0; ) {
+    const folder = folders.pop() as Folder;
+    const name = relativeName(folder);
+    const found = await openFolder(root, joinPath(root, name));
+    await using opened = found === 'gone' ? null : found;
+    // It was listed a moment ago: it may have a new name by now, which was not listed.
+    if (isRunning && folder && found === 'gone') throw changedError();
+    const entries = opened && (await nullIfUnreadable(() => listEntries(opened.at, left)));
+    if (entries === 'more') throw tooManyEntriesError(maxEntries);
+    left -= entries?.length ?? 0;
+    for (const entry of entries ?? [])
+      if (entry.isDirectory()) folders.push({ parent: folder, name: entry.name });
+    yield { name, at: opened?.at ?? root, entries };
+  }
+}
+
+/** A folder that is open, and the path at which its entries are opened. */
+class OpenFolder {
+  readonly at: Buffer;
+  readonly #handle: FileHandle;
+
+  constructor(handle: FileHandle, at: Buffer) {
+    this.#handle = handle;
+    this.at = at;
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.#handle.close();
+  }
+}
+
+/**
+ * Opens a folder. A running job can replace a folder by a link at any time, so the path of the open folder is checked, and its
+ * entries are opened below it.
+ * @returns null when it cannot be read; `gone` when it is not there any more
+ */
+async function openFolder(root: Buffer, path: Buffer): Promise<OpenFolder | 'gone' | null> {
+  const { O_RDONLY, O_NOFOLLOW, O_DIRECTORY } = constants;
+  let handle: FileHandle;
+  try {
+    handle = await open(path, O_RDONLY | O_NOFOLLOW | O_DIRECTORY);
+  } catch (error) {
+    const { code = '' } = error as NodeJS.ErrnoException;
+    if (['ENOENT', 'ENOTDIR', 'ELOOP'].includes(code)) return 'gone';
+    if (UNREADABLE.has(code)) return null;
+    throw error;
+  }
+  // Elsewhere than on Linux, jobs run without a sandbox, and may read what this process may.
+  if (process.platform !== 'linux') return new OpenFolder(handle, path);
+  const at = Buffer.from(`/proc/self/fd/${handle.fd}`);
+  const real = readlinkSync(at, { encoding: 'buffer' });
+  const inside = Buffer.concat([root, SEPARATOR]);
+  if (real.equals(root) || real.subarray(0, inside.length).equals(inside))
+    return new OpenFolder(handle, at);
+  await handle.close();
+  return 'gone';
+}
+
 async function* generateTar(
   { path, owner }: OutputPath,
-  maxEntries: number,
+  { maxEntries, isRunning }: Required<TarOptions>,
 ): AsyncGenerator<Buffer> {
   const root = Buffer.from(path);
-  if ((await lstat(root)).isFile())
-    yield* largeEntry({ file: root, name: Buffer.from(basename(path)), owner });
-  // A list of folders instead of recursion, because the job controls the depth.
-  else {
-    let left = maxEntries;
-    for (const folders: Folder[] = [null]; folders.length > 0; ) {
-      const folder = folders.pop() as Folder;
-      const folderName = relativeName(folder);
-      const entries = await nullIfUnreadable(() => listEntries(joinPath(root, folderName), left));
+  if (!isRunning && (await lstat(root)).isFile()) {
+    const name = Buffer.from(basename(path));
+    yield* largeEntry({ file: root, name, owner, isRunning });
+  } else
+    for await (const { name: folder, at, entries } of walkFolders(root, {
+      maxEntries,
+      isRunning,
+    })) {
       if (!entries) {
-        yield emptyEntry(folderName);
+        yield emptyEntry(folder);
         continue;
       }
-      if (entries === 'more') throw tooManyEntriesError(maxEntries);
-      left -= entries.length;
-      if (entries.length === 0 && folder)
-        yield tarHeader({ name: folderName, size: 0, mode: 0o755, type: 'directory' });
-      for (let at = 0; at < entries.length; at += CONCURRENT_READS) {
+      if (entries.length === 0 && folder.length > 0)
+        yield tarHeader({ name: folder, size: 0, mode: 0o755, type: 'directory' });
+      for (let start = 0; start < entries.length; start += CONCURRENT_READS) {
         const wanted: (SourceFile | Buffer)[] = [];
-        for (const entry of entries.slice(at, at + CONCURRENT_READS)) {
-          const name = joinPath(folderName, entry.name);
-          if (entry.isDirectory()) folders.push({ parent: folder, name: entry.name });
-          else if (entry.isFile()) wanted.push({ file: joinPath(root, name), name, owner });
-          else if (entry.isSymbolicLink()) wanted.push(await linkEntry(joinPath(root, name), name));
-          else wanted.push(emptyEntry(name));
+        for (const entry of entries.slice(start, start + CONCURRENT_READS)) {
+          const name = joinPath(folder, entry.name);
+          const file = joinPath(at, entry.name);
+          if (entry.isFile()) wanted.push({ file, name, owner, isRunning });
+          else if (entry.isSymbolicLink()) wanted.push(await linkEntry(file, name));
+          else if (!entry.isDirectory()) wanted.push(emptyEntry(name));
         }
         yield* readEntries(wanted);
       }
     }
-  }
   yield TAR_END;
 }
 
 /** A file whose entry is to be read. */
-type SourceFile = { file: Buffer; name: Buffer; owner: number | null };
+type SourceFile = { file: Buffer; name: Buffer; owner: number | null; isRunning: boolean };
 
 /** Yields entries in order. Adjacent small entries are joined, because each chunk costs its readers a wait. */
 async function* readEntries(all: readonly (SourceFile | Buffer)[]): AsyncGenerator<Buffer> {
@@ -119,9 +242,10 @@ async function smallEntry(wanted: SourceFile): Promise<Buffer | null> {
   const contents = Buffer.allocUnsafe(size);
   for (let at = 0; at < size; ) {
     const { bytesRead } = await handle.read(contents, at, size - at, at);
-    if (bytesRead === 0) throw truncatedError();
+    if (bytesRead === 0) throw changedError();
     at += bytesRead;
   }
+  await requireUnchanged(handle, wanted, found);
   return Buffer.concat([header, contents, tarPadding(size)]);
 }
 
@@ -142,26 +266,45 @@ async function* largeEntry(wanted: SourceFile): AsyncGenerator<Buffer> {
     left -= chunk.length;
     yield chunk;
   }
-  if (left > 0) throw truncatedError();
+  if (left > 0) throw changedError();
+  await requireUnchanged(handle, wanted, found);
   yield tarPadding(size);
 }
 
 /** Null when the file cannot be read. */
-function openFile({ file }: SourceFile): Promise<FileHandle | null> {
+async function openFile({ file, isRunning }: SourceFile): Promise<FileHandle | null> {
   const { O_RDONLY, O_NOFOLLOW, O_NONBLOCK } = constants;
-  return nullIfUnreadable(() => open(file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK));
+  return nullIfUnreadable(async () => {
+    try {
+      return await open(file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+    } catch (error) {
+      // It was listed a moment ago: it may have a new name by now, which was not listed.
+      if (isRunning && (error as NodeJS.ErrnoException).code === 'ENOENT') throw changedError();
+      throw error;
+    }
+  });
+}
+
+async function requireUnchanged(
+  handle: FileHandle,
+  { isRunning }: SourceFile,
+  before: { size: number; mtimeMs: number },
+): Promise<void> {
+  if (!isRunning) return;
+  const { size, mtimeMs } = await handle.stat();
+  if (size !== before.size || mtimeMs !== before.mtimeMs) throw changedError();
 }
 
 /** Null for a file of another user: an unconfined job can create a hard link to it if the kernel permits. */
 async function describe(handle: FileHandle, { name, owner }: SourceFile) {
-  const { size, mode, mtime, uid } = await handle.stat();
+  const { size, mode, mtime, mtimeMs, uid } = await handle.stat();
   return owner === null || uid === owner
-    ? { size, header: tarHeader({ name, size, mode: mode & 0o777, mtime }) }
+    ? { size, mtimeMs, header: tarHeader({ name, size, mode: mode & 0o777, mtime }) }
     : null;
 }
 
-function truncatedError(): Error {
-  return new Error('a file of the artifacts became shorter while it was read');
+function changedError(): Error {
+  return new Error('a file changed while it was read');
 }
 
 function emptyEntry(name: Buffer): Buffer {

@@ -262,8 +262,8 @@ export class MachineAttempt {
         const usage = handle ? await runner.stats(handle) : null;
         return usage && { at: Date.now(), ...usage };
       },
-      openOutput: async (path, maxEntries) =>
-        handle ? runner.artifacts(handle, path, maxEntries) : null,
+      openOutput: async (path, options) =>
+        handle ? runner.artifacts(handle, path, options) : null,
       stop: (how) => void (handle && runner.signal(handle, how).catch(() => {})),
       endCommand: () => {},
       async exec(spec) {

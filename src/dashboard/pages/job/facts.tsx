@@ -1,8 +1,15 @@
 import { Link } from '@tanstack/react-router';
 import type { ResultOf } from '../../graphql/graphql.ts';
 import { CopyButton } from '../../ui/copy.tsx';
-import { formatBytes, formatDuration, formatMoney, shortSha } from '../../ui/format.ts';
+import {
+  formatBytes,
+  formatCount,
+  formatDuration,
+  formatMoney,
+  shortSha,
+} from '../../ui/format.ts';
 import { isFinished } from '../../ui/status.tsx';
+import { RelativeTime } from '../../ui/time.tsx';
 import { ArrayLink } from '../jobs/array-row.tsx';
 import { describeValues, useRuntime } from '../jobs/job-row.tsx';
 import { Dependencies } from './dependencies.tsx';
@@ -27,6 +34,14 @@ export function RuntimeAndCost({ job }: { job: JobData }) {
         {formatMoney(cost)}
         {!isFinished(job.status) && ` at ${formatMoney(job.costPerHour)} an hour`}
       </span>
+    </>
+  );
+}
+
+function StoredCheckpoint({ createdAt, sizeBytes, files }: NonNullable<JobData['checkpoint']>) {
+  return (
+    <>
+      {formatCount(files, 'file')}, {formatBytes(sizeBytes)} packed, <RelativeTime at={createdAt} />
     </>
   );
 }
@@ -163,6 +178,13 @@ export function JobSettings({ job }: { job: JobData }) {
                 </li>
               ))}
             </ul>
+          </Setting>
+        )}
+        {job.checkpointPath && (
+          <Setting name="Checkpoints">
+            <code className="break-all">{job.checkpointPath}</code>
+            {job.checkpointMinutes ? `, every ${job.checkpointMinutes} min` : ''}
+            <div>{job.checkpoint ? <StoredCheckpoint {...job.checkpoint} /> : 'None stored'}</div>
           </Setting>
         )}
         <NameSetting

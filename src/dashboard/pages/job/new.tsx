@@ -279,6 +279,8 @@ const ADVANCED_FIELDS = new Set([
   'inputs',
   'volumes',
   'cache',
+  'checkpointPath',
+  'checkpointMinutes',
   'region',
   'timeoutMinutes',
   'retries',

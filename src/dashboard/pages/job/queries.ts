@@ -48,6 +48,9 @@ export const JobFacts = graphql(`
     repositoryInputs { repo ref commitSha path to readOnly repository { id name namespace } }
     volumes { name to readOnly }
     caches { path key resolvedKey restoredKey restoredBytes isSaved problem }
+    checkpointPath
+    checkpointMinutes
+    checkpoint { createdAt sizeBytes files attempt }
     environmentNames
     secretNames
     permissions { repo jobs }

@@ -30,6 +30,9 @@ export type Draft = {
   volumes: string;
   /** Lines of `path=key`, or `path=key | restore key`. */
   cache: string;
+  checkpointPath: string;
+  /** Has an effect only with a path. */
+  checkpointMinutes: string;
   /** Lines of `NAME=value`. */
   env: string;
   secrets: string;
@@ -41,6 +44,9 @@ export type Draft = {
   /** Of the job to rerun. The form has no fields for it. */
   credentials: Pick<Input, 'permissions' | 'idTokens'>;
 };
+
+/** That of the server. */
+const DEFAULT_CHECKPOINT_MINUTES = '10';
 
 export type Problems = Partial<Record<keyof Draft, string>>;
 
@@ -68,6 +74,8 @@ export function newDraft(options: JobOptions, given: Partial<Draft>): Draft {
     inputs: '',
     volumes: '',
     cache: '',
+    checkpointPath: '',
+    checkpointMinutes: DEFAULT_CHECKPOINT_MINUTES,
     env: '',
     secrets: '',
     variableNames: '',
@@ -115,6 +123,8 @@ export function draftFromJob({ job, namespace }: RerunData): Partial<Draft> {
     cache: job.caches
       .map(({ path, key, restoreKeys }) => [`${path}=${key}`, ...restoreKeys].join(' | '))
       .join('\n'),
+    checkpointPath: job.checkpointPath ?? '',
+    checkpointMinutes: String(job.checkpointMinutes ?? DEFAULT_CHECKPOINT_MINUTES),
     env: lines(job.environmentNames),
     secrets: lines(job.secretNames),
     credentials: credentialsOf(job),
@@ -198,6 +208,10 @@ export function validateDraft(draft: Draft, options: JobOptions): Problems {
     problems.outputPath = 'No part of the path may be ..';
   if (parseInputs(draft.inputs).includes(null))
     problems.inputs = 'Each line must be job:path:to or namespace/name@ref:path=to';
+  if (/^\/|(^|\/)\.\.(\/|$)/.test(draft.checkpointPath))
+    problems.checkpointPath = 'Must be a folder in the working directory, such as checkpoints';
+  if (draft.checkpointPath && !/^\d{1,4}$/.test(draft.checkpointMinutes))
+    problems.checkpointMinutes = 'From 0 to 1440';
   if (parseVolumes(draft.volumes).includes(null))
     problems.volumes = 'Each line must be name:folder, with :ro or :rw at the end if wanted';
   if (parseCaches(draft.cache).includes(null))
@@ -249,6 +263,10 @@ export function toCreateInput(draft: Draft): Input {
     }),
     ...(draft.cache.trim() && {
       cache: parseCaches(draft.cache).flatMap((cache) => cache ?? []),
+    }),
+    ...(draft.checkpointPath && {
+      checkpointPath: draft.checkpointPath,
+      checkpointMinutes: Number(draft.checkpointMinutes),
     }),
     ...(draft.env.trim() && { env: variables(draft.env) }),
     ...(draft.secrets.trim() && { secrets: variables(draft.secrets) }),

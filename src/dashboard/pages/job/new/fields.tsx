@@ -218,6 +218,29 @@ export function AdvancedFields({ draft, options, problems, set }: FieldsProps) {
           onChange={({ target }) => set({ cache: target.value })}
         />
       </Field>
+      <Field
+        label="Checkpoints"
+        problem={problems.checkpointPath}
+        hint="A folder whose content a retry or a move to another machine gets, such as checkpoints"
+      >
+        <Input
+          value={draft.checkpointPath}
+          onChange={({ target }) => set({ checkpointPath: target.value })}
+        />
+      </Field>
+      {draft.checkpointPath && (
+        <Field
+          label="Minutes between checkpoints"
+          problem={problems.checkpointMinutes}
+          hint="0: only at the end of attempts"
+        >
+          <Input
+            inputMode="numeric"
+            value={draft.checkpointMinutes}
+            onChange={({ target }) => set({ checkpointMinutes: target.value })}
+          />
+        </Field>
+      )}
       <Field label="Environment" problem={problems.env} hint="One per line: NAME=value">
         <TextArea
           rows={4}

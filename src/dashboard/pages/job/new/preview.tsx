@@ -56,11 +56,12 @@ export function RequestPreview({ draft, options }: { draft: Draft; options: JobO
                     input.labels ||
                     input.volumes ||
                     input.cache ||
+                    input.checkpointPath ||
                     input.holdOnFailureMinutes ||
                     input.shellAccess) && (
                     <p>
-                      Secrets, stored variables, labels, volumes, caches, the hold and shells can
-                      only be set with loam or GraphQL.
+                      Secrets, stored variables, labels, volumes, caches, checkpoints, the hold and
+                      shells can only be set with loam or GraphQL.
                     </p>
                   )}
                   <TokenHint />

@@ -69,6 +69,8 @@ export const RerunQuery = graphql(`
       repositoryInputs { repo ref path to readOnly }
       volumes { name to readOnly }
       caches { path key restoreKeys }
+      checkpointPath
+      checkpointMinutes
       environmentNames
       secretNames
       permissions { repo jobs }

@@ -34,6 +34,7 @@ export function formatLoamRun(input: Input, options: JobOptions): string {
     add('volume', `${name}:${to}${readOnly == null ? '' : readOnly ? ':ro' : ':rw'}`);
   for (const { path, key, restoreKeys } of input.cache ?? [])
     add('cache', [`${path}=${key}`, ...(restoreKeys ?? [])].join('|'));
+  if (input.checkpointPath) add('checkpoint', `${input.checkpointPath}:${input.checkpointMinutes}`);
   for (const { name, value } of input.env ?? []) add('env', `${name}=${value}`);
   for (const { name } of input.secrets ?? []) add('secret', name);
   for (const name of input.secretNames ?? []) add('use-secret', name);
@@ -73,6 +74,8 @@ export function formatJobCurl(
     inputs,
     volumes,
     cache,
+    checkpointPath,
+    checkpointMinutes,
     permissions,
     idTokens,
     holdOnFailureMinutes,
