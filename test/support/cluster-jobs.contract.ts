@@ -77,6 +77,27 @@ export function clusterJobs(open: () => Promise<ClusterUnderTest>, ...wanted: Ne
   const cancel = (ada: Client, name: string) => ada.post(`/auth/v1/seed/ada/jobs/${name}/cancel`);
   const messages = (ada: Client, name: string) => lines(ada, 'ada', name);
 
+  test('a job saves caches of its working directory and home folder, and the next one restores them', async () => {
+    await using made = await start();
+    const { ada } = made;
+    const cache = [
+      { path: 'deps', key: 'k' },
+      { path: '~/.cache/tool', key: 'k' },
+    ];
+    const command =
+      'cat deps/x ~/.cache/tool/y 2>/dev/null || echo nothing; mkdir -p deps ~/.cache/tool; echo $JOB_NAME > deps/x; echo home > ~/.cache/tool/y';
+    for (const [name, found] of [
+      ['saves', ['nothing']],
+      ['restores', ['saves', 'home']],
+    ] as const) {
+      const size = { cpu: 2, memoryGb: 1, diskGb: 1 };
+      const of = { ...made.job, ...size, namespace: 'ada', repo: 'ada/code' };
+      await submit(ada, { ...of, name, command, cache });
+      await until(ada, name, 'succeeded');
+      expect(await messages(ada, name)).toEqual(found);
+    }
+  });
+
   test('a job of a repository has its files, variables, secrets, log, artifacts and cost', async () => {
     await using made = await start();
     const { ada } = made;
