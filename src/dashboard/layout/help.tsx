@@ -25,6 +25,7 @@ const HELP: Record<string, string> = {
   '/$namespace/$repository/branches': 'repositories#pushing',
   '/$namespace/$repository/tags': 'repositories#pushing',
   '/$namespace/$repository/search': 'repositories#reading',
+  '/$namespace/$repository/caches': 'data#caches',
   '/$namespace/$repository/jobs': 'jobs',
   '/$namespace/$repository/caches': 'data#caches',
   '/$namespace/$repository/runs': 'automation',
