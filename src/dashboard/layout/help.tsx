@@ -27,7 +27,6 @@ const HELP: Record<string, string> = {
   '/$namespace/$repository/search': 'repositories#reading',
   '/$namespace/$repository/caches': 'data#caches',
   '/$namespace/$repository/jobs': 'jobs',
-  '/$namespace/$repository/caches': 'data#caches',
   '/$namespace/$repository/runs': 'automation',
   '/$namespace/$repository/runs/$number': 'automation#runs',
   '/$namespace/$repository/large-files': 'large-files',
