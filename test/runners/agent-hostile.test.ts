@@ -758,7 +758,7 @@ describe('jobs on a node', () => {
     const forged = await runToEnd(made.runner, attemptSpec(forge.join('; ')));
     expect(forged.outcome).toMatchObject({ kind: 'exited', exitCode: 7 });
     expect(forged.lines).toEqual(['real', 'still real']);
-    const removing = `${AGENT}; echo one; sleep 0.5; rm -rf "$folder"; echo two; sleep 0.1; echo three; exit 5`;
+    const removing = `${AGENT}; echo one; sleep 0.5; rm -rf "$folder" 2>/dev/null; echo two; sleep 0.1; echo three; exit 5`;
     const removed = await runToEnd(made.runner, attemptSpec(removing));
     expect(removed.outcome).toMatchObject({ kind: 'exited', exitCode: 5 });
     expect(removed.lines).toEqual(['one', 'two', 'three']);

@@ -37,8 +37,14 @@ function MetricCharts({ job: { namespace, name, status } }: { job: JobData }) {
     onData: metricsQuery.again,
   });
   const [view, setView] = useState<ChartView>({ x: 'step', isLog: false, smoothing: 0 });
+  // While there is data, the page itself says that the server cannot be reached.
+  const { data, error } = metricsQuery;
   return (
-    <Load asked={metricsQuery} of={(data) => data.job} what="job">
+    <Load
+      asked={{ ...metricsQuery, error: data ? undefined : error }}
+      of={(data) => data.job}
+      what="job"
+    >
       {({ metrics, metricsUrl }) => {
         if (!metrics || metrics.length === 0) return <NoMetrics />;
         return (
