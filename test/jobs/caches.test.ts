@@ -211,6 +211,9 @@ test('bad requests are refused with the name of the field', async () => {
     'a/.GIT/x',
     '~/.loam',
     '~/.loam/x',
+    './~/.loam',
+    '~//.loam/x',
+    '~/.loam-cache/x',
     'a\nb',
     'x'.repeat(1_025),
   ])
@@ -223,6 +226,11 @@ test('bad requests are refused with the name of the field', async () => {
     '${hash:}',
     '${hash:/etc/passwd}',
     '${hash:../x}',
+    '${hash:.}',
+    '${hash:.//}',
+    // Searching for variables in it would take minutes.
+    '${'.repeat(400_000),
+    `\${hash:${'x'.repeat(513)}}`,
     `${'x'.repeat(480)}\${hash:a}`,
   ])
     await refuse([{ path: 'a', key: bad }], /cache.*key/i);
@@ -237,12 +245,26 @@ test('bad requests are refused with the name of the field', async () => {
     ],
     /same/,
   );
+  for (const paths of [
+    ['a/b', './a'],
+    ['~/a', '~//a/b'],
+    ['./~/a', '~/a'],
+  ])
+    await refuse(
+      paths.map((path) => ({ path, key })),
+      /same|inside/,
+    );
+  const hashes = Array.from({ length: 65 }, (_, i) => `\${hash:${i}}`);
   await refuse(
-    [
-      { path: 'a/b', key },
-      { path: './a', key },
-    ],
-    /inside/,
+    [0, 13, 26, 39, 52].map((from) => ({
+      path: `a${from}`,
+      key,
+      restoreKeys: [
+        hashes.slice(from, from + 7).join(''),
+        hashes.slice(from + 7, from + 13).join(''),
+      ],
+    })),
+    /64/,
   );
   await refuse(
     [

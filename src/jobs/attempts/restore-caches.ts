@@ -25,6 +25,7 @@ import {
   listHashPaths,
   placeOf,
   readCaches,
+  UNPACKED,
 } from '../caches/request.ts';
 import { type CacheScopes, readScopes } from '../caches/scope.ts';
 import { type CacheUse, writeCacheUse } from '../caches/use.ts';
@@ -35,9 +36,6 @@ import { isTransient } from './retry.ts';
 type Folders = { work: string; home: string };
 /** What the job's files may still take. */
 type Room = { bytes: number; entries: number };
-
-/** The folder, in the home folder, in which a cache is unpacked. */
-const UNPACKED = '.loam-cache';
 
 /**
  * Restores the caches of an attempt, and records which ones. A miss is no error, and neither is a cache that cannot be restored.

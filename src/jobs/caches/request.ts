@@ -26,9 +26,11 @@ export type JobCache = {
 export const CACHE_RULES = {
   maxEntries: 16,
   maxRestoreKeys: 10,
-  /** Of a key after its variables were replaced. */
+  /** Of a key, before and after its variables were replaced. */
   keyLength: 512,
   pathBytes: 1_024,
+  /** Each is a process of git before the job starts. */
+  maxHashPaths: 64,
 } as const;
 
 /** Values of the variables of keys. */
@@ -43,6 +45,9 @@ export type KeyVariables = {
 
 const NO_HASH = 'none';
 const HOME = '~/';
+/** The folder, in the home folder, in which a cache is unpacked. */
+export const UNPACKED = '.loam-cache';
+const FOLDERS_OF_LOAM = ['.loam', UNPACKED];
 const VARIABLE = /\$\{([^}]*)\}/g;
 const HASH = 'hash:';
 /** The texts that replace them are not longer; that of the branch is known when the commit is. */
@@ -81,6 +86,9 @@ export function checkCaches(
       ...((rest as JobCache).readOnly && { readOnly: true }),
     };
   });
+  const { maxHashPaths } = CACHE_RULES;
+  if (listHashPaths(checked).length > maxHashPaths)
+    throw invalid('cache', `keys must not have more than ${maxHashPaths} paths after hash:`);
   const places = checked.map(({ path }) => toAbsolutePath(path));
   for (const [index, place] of places.entries()) {
     const other = places.findIndex((one, i) => i < index && overlaps(one, place));
@@ -98,7 +106,9 @@ export function checkCaches(
 
 function checkKey(key: string, name: string): void {
   const refuse = (problem: string) => invalid('cache', `${name} ${problem}`);
+  const { keyLength } = CACHE_RULES;
   if (!key) throw refuse('must not be empty');
+  if (key.length > keyLength) throw refuse(`must not be longer than ${keyLength} characters`);
   if (!key.isWellFormed() || /\p{Cc}/u.test(key))
     throw refuse('must be well-formed Unicode without control characters');
   for (const [whole, variable = ''] of key.matchAll(VARIABLE)) {
@@ -109,7 +119,6 @@ function checkKey(key: string, name: string): void {
       );
     if (isHash) checkHashPath(variable.slice(HASH.length), refuse);
   }
-  const { keyLength } = CACHE_RULES;
   if (longestLength(key, '') > keyLength)
     throw refuse(`must not be longer than ${keyLength} characters`);
 }
@@ -139,6 +148,8 @@ export function checkKeyLengths(caches: readonly JobCache[], branch: string): vo
 function checkHashPath(path: string, refuse: (problem: string) => Error): void {
   if (path.startsWith('/') || path.split('/').includes('..'))
     throw refuse('must name files of the repository: a path without ".." and "/" at its beginning');
+  if (/^[./]*$/.test(path))
+    throw refuse('must name a file or folder of the repository after hash:');
 }
 
 /** @returns the normalized path */
@@ -151,13 +162,15 @@ function checkPath(path: string, index: number): string {
   if (path.startsWith('/'))
     throw refuse('must be below the working directory, or begin with "~/" for the home folder');
   if (path.split('/').includes('..')) throw refuse('must not contain ".."');
-  const isHome = path === '~' || path.startsWith(HOME);
-  const inside = posix.normalize(isHome ? path.slice(HOME.length) : path).replace(/\/$/, '');
+  const normal = posix.normalize(path).replace(/\/$/, '');
+  const isHome = normal === '~' || normal.startsWith(HOME);
+  const inside = isHome ? normal.slice(HOME.length) : normal;
   if (inside === '' || inside === '.')
     throw refuse('must be a folder of its own, such as node_modules or ~/.npm');
   if (entersGitFolder(inside)) throw refuse('must not be inside .git');
-  if (isHome && inside.split('/')[0] === '.loam') throw refuse('must not be a folder of Loam');
-  return isHome ? HOME + inside : inside;
+  if (isHome && FOLDERS_OF_LOAM.includes(inside.split('/')[0] ?? ''))
+    throw refuse('must not be a folder of Loam');
+  return normal;
 }
 
 /** The path as the job sees it. */
