@@ -219,8 +219,9 @@ function makeCurrent(
     const unused = await tx.$executeRaw`
       select from checkpoints where id = ${id} and job_id = ${jobId} for update`;
     const isCurrent = { jobId, isCurrent: true };
-    // Ids sort by time: a process of this server that was taken for dead may store an older one late.
-    const newer = await tx.checkpoint.count({ where: { ...isCurrent, id: { gt: id } } });
+    // Ids sort by time: a process of this server that was taken for dead may store an older one late. Those of an earlier attempt
+    // are older, even if the clock of its server was ahead.
+    const newer = await tx.checkpoint.count({ where: { ...isCurrent, attemptId, id: { gt: id } } });
     if (held === 0 || unused === 0 || newer > 0) return false;
     await tx.checkpoint.updateMany({ where: isCurrent, data: { isCurrent: false } });
     await tx.checkpoint.update({ where: { id }, data: { ...stored, isCurrent: true } });
