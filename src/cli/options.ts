@@ -144,7 +144,7 @@ const INPUT_REPOSITORY = /^([^/:=@]+\/[^/:=@]+)(?:@([^:=]+))?(?::([^=]*))?(?:=(.
 export function collectInputs(text: string, before: readonly Input[] = []): Input[] {
   if (/^[^:=@]*\//.test(text)) {
     const [, repo, ref, path, to, mode] = INPUT_REPOSITORY.exec(text) ?? [];
-    if (repo === undefined)
+    if (repo === undefined || (to === undefined && text.endsWith(':ro')))
       throw new InvalidArgumentError('It must be NAMESPACE/REPO[@REF][:PATH][=TO[:ro]].');
     const paths = { ...(ref && { ref }), ...(path && { path }), ...(to && { to }) };
     return [...before, { repo, ...paths, ...(mode && { readOnly: true }) }];

@@ -206,8 +206,13 @@ export function duration(seconds: number): string {
   return parts.join(' ') || '0s';
 }
 
+/** @param noun in the singular; its plural ends in `s` */
+export function formatCount(count: number, noun: string): string {
+  return `${count} ${noun}${count === 1 ? '' : 's'}`;
+}
+
 export function fileCount(count: number): string {
-  return count === 1 ? '1 file' : `${count} files`;
+  return formatCount(count, 'file');
 }
 
 /** A size for people, in binary units, as the server counts. */

@@ -61,7 +61,10 @@ test('loam metrics writes all points of a metric', async () => {
     })),
   );
   const none = await user.run(['metrics', 'train', 'none']);
-  expect([none.code, none.stderr]).toEqual([1, expect.stringContaining('no metric none')]);
+  expect([none.code, none.stdout, none.stderr]).toEqual([
+    ...[1, ''],
+    expect.stringContaining('no metric none'),
+  ]);
   expect((await user.run(['metrics', 'train', '--csv', '--json'])).code).toBe(2);
 });
 
@@ -88,9 +91,9 @@ test('the Python library prints and reads metrics', async (ctx) => {
 import json, loam
 loam.metric(loss=0.5, step=3)
 loam.metric({"train/loss": float("nan"), "n": 1}, x=float("-inf"))
-for wrong in ({}, {"step": 1}, {"a b": 1}):
+for wrong, step in (({}, 0), ({"step": 1}, 0), ({"a b": 1}, 0), ({"a": 1}, -1)):
     try:
-        loam.metric(wrong)
+        loam.metric(wrong, step=step)
         print("accepted")
     except ValueError:
         pass

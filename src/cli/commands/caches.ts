@@ -5,7 +5,7 @@ import { parseCount } from '../options.ts';
 import { REPOSITORY, resolveRepository } from '../repositories.ts';
 import { graphql } from '../sdk/graphql.ts';
 import { demand } from '../sdk/pages.ts';
-import { ago, note, printJson, printTable, size } from '../terminal.ts';
+import { ago, formatCount, note, printJson, printTable, size } from '../terminal.ts';
 
 const LIST_CACHES = graphql(`
   query ListCaches($namespace: String!, $name: String!, $prefix: String, $first: Int!) {
@@ -40,7 +40,12 @@ export function addCacheCommands(program: Program): void {
       const { nodes } = found.caches;
       if (json) return printJson(nodes);
       note(describeUsage(found.cacheUsage));
-      if (nodes.length === 0) return note('There are no caches.');
+      if (nodes.length === 0)
+        return note(
+          key === undefined
+            ? 'There are no caches.'
+            : `There are no caches whose key begins with ${key}.`,
+        );
       printTable(
         ['KEY', 'PATH', 'BRANCH', 'SIZE', 'USED', 'LAST USED'],
         nodes.map((cache) => [
@@ -48,7 +53,7 @@ export function addCacheCommands(program: Program): void {
           cache.path,
           cache.ref.replace(/^refs\/(heads\/)?/, ''),
           size(cache.sizeBytes),
-          `${cache.hits} times`,
+          formatCount(cache.hits, 'time'),
           ago(cache.usedAt),
         ]),
       );
@@ -68,7 +73,7 @@ export function addCacheCommands(program: Program): void {
         input: { repositoryId: id, key },
       });
       const { deletedCount } = demand(deleteCache, `Cache ${key}`);
-      note(`Deleted ${deletedCount === 1 ? '1 cache' : `${deletedCount} caches`}.`);
+      note(`Deleted ${formatCount(deletedCount, 'cache')}.`);
     });
 }
 
@@ -93,6 +98,8 @@ function describeUsage(usage: {
   const { sizeBytes, maxBytes, hits, misses } = usage;
   const lookups = hits + misses;
   const rate =
-    lookups === 0 ? '' : `, found in ${Math.round((100 * hits) / lookups)} % of ${lookups} lookups`;
+    lookups === 0
+      ? ''
+      : `, found in ${Math.round((100 * hits) / lookups)} % of ${formatCount(lookups, 'lookup')}`;
   return `${size(sizeBytes)} of ${size(maxBytes)}${rate}`;
 }

@@ -7,7 +7,7 @@ import type { BulkResult } from '../sdk/bulk.ts';
 import type { Client } from '../sdk/client.ts';
 import { LoamError } from '../sdk/errors.ts';
 import { graphql } from '../sdk/graphql.ts';
-import type { JobInfo, JobStatus } from '../sdk/job-info.ts';
+import { isFinal, type JobInfo, type JobStatus } from '../sdk/job-info.ts';
 import { fromEnum } from '../sdk/job-input.ts';
 import type { Job } from '../sdk/jobs.ts';
 import {
@@ -297,18 +297,22 @@ function describeHold({ holdOnFailureMinutes: minutes, hold }: JobInfo): string 
 /** What its last attempt did with a cache. */
 function describeCache(cache: JobInfo['caches'][number]): string {
   const { path, key, resolvedKey, restoredKey, restoredBytes, isSaved, problem } = cache;
+  if (resolvedKey === null) return `${path}=${key}`;
+  const other = restoredKey === resolvedKey ? '' : ` from ${restoredKey}`;
   const what = [
-    restoredKey !== null && `restored ${restoredKey} (${size(restoredBytes ?? 0)})`,
+    restoredKey !== null && `restored${other} (${size(restoredBytes ?? 0)})`,
+    restoredKey === null && problem === null && 'not found',
     isSaved && 'saved',
     problem,
   ].filter(Boolean);
-  return `${path}=${resolvedKey ?? key}${what.length > 0 ? `: ${what.join(', ')}` : ''}`;
+  return `${path}=${resolvedKey}: ${what.join(', ')}`;
 }
 
 /** The folder, and what of it the next attempt gets. */
-function describeCheckpoint({ checkpointPath, checkpoint }: JobInfo): string | null {
+function describeCheckpoint({ checkpointPath, checkpoint, status }: JobInfo): string | null {
   if (checkpointPath === null) return null;
-  if (!checkpoint) return `${checkpointPath}, none stored`;
+  if (!checkpoint)
+    return `${checkpointPath}, ${isFinal(status) ? 'removed at the end of the job' : 'none stored'}`;
   const { createdAt, files, sizeBytes } = checkpoint;
   return `${checkpointPath}, ${fileCount(files)}, ${size(sizeBytes)} packed, ${ago(createdAt)}`;
 }

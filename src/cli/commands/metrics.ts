@@ -102,6 +102,7 @@ async function writePoints(
 ): Promise<void> {
   const response = await transport.download(url);
   let rows = -1;
+  let heading = '';
   let rest = '';
   const decoder = new TextDecoder();
   for await (const chunk of response.body ?? []) {
@@ -110,13 +111,16 @@ async function writePoints(
     rest = lines.pop() ?? '';
     for (const line of lines) {
       rows++;
-      if (!isJson) print(line);
-      else if (rows > 0) printJson(parsePoint(line), 0);
+      // The heading comes with the first point, so an unknown metric prints nothing.
+      if (rows === 0) heading = line;
+      else if (isJson) printJson(parsePoint(line), 0);
+      else print(rows === 1 ? `${heading}\n${line}` : line);
     }
     if (process.stdout.writableNeedDrain)
       await new Promise((drained) => process.stdout.once('drain', drained));
   }
   if (rest !== '') throw new LoamError('bad_answer', 'The points ended in the middle of a line.');
+  if (metric === undefined && rows === 0 && !isJson) print(heading);
   if (metric !== undefined && rows < 1)
     throw new LoamError('not_found', `The job has no metric ${metric}.`);
 }

@@ -20,6 +20,7 @@ import {
   printFields,
   printJson,
   printTable,
+  safeLine,
   safeText,
 } from '../terminal.ts';
 import { formatProblem, JOBS_FILE, urlOfRun } from './automation.ts';
@@ -282,8 +283,10 @@ function printRunJson({ id: _, ...run }: Run, url: string): void {
   printJson({ ...run, url });
 }
 
-function printProblems({ problems }: Run): void {
-  for (const problem of problems) note(formatProblem(JOBS_FILE, problem));
+function printProblems({ problems, status }: Run): void {
+  // Only problems of the file itself have a place in it.
+  for (const problem of problems)
+    note(status === 'INVALID' ? formatProblem(JOBS_FILE, problem) : safeLine(problem.message));
 }
 
 /** @throws InvalidArgumentError */

@@ -1523,6 +1523,8 @@ def metric(
     if not parts:
         raise ValueError("metric() needs at least one value")
     if step is not None:
+        if step < 0:
+            raise ValueError("step must not be negative")
         parts.append(f"step={int(step)}")
     # One write, so that lines of threads do not mix.
     sys.stdout.write(f"::metric::{' '.join(parts)}\n")
