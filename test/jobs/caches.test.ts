@@ -224,6 +224,7 @@ test('bad requests are refused with the name of the field', async () => {
     'a\u0000',
     '${what}',
     '${hash:}',
+    '${hash:a',
     '${hash:/etc/passwd}',
     '${hash:../x}',
     '${hash:.}',
@@ -483,7 +484,13 @@ test('jobs of snapshots read the caches of the default branch, and save none', a
   await workspace.git('snapshot', 'push', '-q', 'origin', `HEAD:refs/loam/snapshots/${snapshot}`);
   expect((await run(repo, { snapshot })).lines).toEqual([`made by ${main.name}`]);
   const other = await run(repo, { snapshot, cache: [{ path: 'deps', key: 'other' }] });
-  expect(other.caches[0].isSaved).toBe(false);
+  expect(other.caches[0]).toMatchObject({
+    isSaved: false,
+    problem: expect.stringMatching(/^not saved: /),
+  });
+  expect(other.lines.at(-1)).toMatch(
+    /^The cache other was not saved: only jobs of a branch or tag /,
+  );
   expect((await list(repo)).caches.totalCount).toBe(1);
 });
 
@@ -532,7 +539,10 @@ test('hostile contents of a cache do no harm, and a damaged one is a miss', asyn
   ]);
   expect(existsSync(join('/tmp', canary))).toBe(false);
   const damaged = await run(repo, { cache: [{ path: 'other', key: 'cut' }], command: 'ls -A' });
-  expect(damaged.caches[0]).toMatchObject({ restoredKey: null, problem: 'it cannot be read' });
+  expect(damaged.caches[0]).toMatchObject({
+    restoredKey: null,
+    problem: 'not restored: it cannot be read',
+  });
   expect(damaged.lines).not.toContain('other');
 });
 
@@ -565,7 +575,7 @@ test('a repository of the same name, and jobs of other namespaces, get nothing',
   await ada.post(`/auth/v1/repository/ada/${made.id}/visibility`, { visibility: 'public' });
   // A public repository of another namespace.
   const stranger = await run(made.repo, { client: carl, namespace: foreign });
-  expect(stranger.lines).toEqual(['nothing']);
+  expect(stranger.lines).toEqual(['nothing', expect.stringContaining('not saved: only jobs of')]);
   expect(stranger.caches[0]).toMatchObject({ isSaved: false, readOnly: true });
   // Renamed, it keeps its caches; a new one with the old name has none.
   await ada.gql(

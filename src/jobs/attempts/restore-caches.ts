@@ -65,10 +65,7 @@ export async function restoreCaches(
       signal,
     );
     if (use.note !== undefined)
-      deps.log.info(
-        { job: job.id, key: use.key, path: use.path },
-        `A cache is not restored: ${use.note}`,
-      );
+      deps.log.info({ job: job.id, key: use.key, path: use.path }, `A cache is ${use.note}`);
     uses.push(use);
   }
   await writeCacheUse(deps, { attemptId: id, jobId: job.id }, uses);
@@ -95,7 +92,10 @@ async function restoreCache(
   );
   const use: CacheUse = { path, key, restoredKey: null, restoredBytes: null, isSaved: false };
   if ([key, ...restoreKeys].some((one) => one.length > CACHE_RULES.keyLength))
-    return { ...use, note: `its key is longer than ${CACHE_RULES.keyLength} characters` };
+    return {
+      ...use,
+      note: `not restored: its key is longer than ${CACHE_RULES.keyLength} characters`,
+    };
   const lookup = { repositoryId, scopes: scopes.read, path, key, restoreKeys };
   const found = await findCache(deps, lookup);
   if (!found) {
@@ -113,7 +113,7 @@ async function restoreCache(
     // The next job saves it again.
     if (error instanceof DamagedChunkError) await removeCache(deps, repositoryId, found.id);
     deps.metrics.cacheLookedUp('failed');
-    return { ...use, note: isExpected ? error.message : 'it cannot be read' };
+    return { ...use, note: `not restored: ${isExpected ? error.message : 'it cannot be read'}` };
   }
   await recordLookup(deps, repositoryId, found.id);
   deps.metrics.cacheLookedUp(found.key === key ? 'hit' : 'partial');

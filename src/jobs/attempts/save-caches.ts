@@ -33,21 +33,28 @@ export async function saveCaches(
   const found = await findCacheUse(deps, ids);
   if (!found) return [];
   const { write: scope } = await readScopes(deps, job);
-  const mayRead = (use: CacheUse) =>
-    use.note && `The cache ${use.key} was not restored: ${use.note}.`;
-  const notes = found.uses.flatMap((use) => mayRead(use) ?? []);
-  if (!isSuccess || scope === null || found.isTouched || deps.config.caches.maxBytes === 0)
-    return notes;
+  const describe = (use: CacheUse) => (use.note ? [`The cache ${use.key} was ${use.note}.`] : []);
+  const notes = found.uses.flatMap(describe);
+  if (!isSuccess) return notes;
   const uses = [...found.uses];
   for (const [index, use] of found.uses.entries()) {
-    const readOnly = caches.find(({ path }) => path === use.path)?.readOnly ?? false;
-    if (readOnly || use.restoredKey === use.key) continue;
-    const target = { repositoryId, scope, path: use.path, key: use.key };
-    if (await hasCache(deps, target)) continue;
-    const note = await saveCache(deps, { job, handle, target }, signal);
+    if (use.restoredKey === use.key) continue;
+    const cache = caches.find(({ path }) => path === use.path);
+    const target = { repositoryId, path: use.path, key: use.key };
+    let result: boolean | string;
+    if (scope === null || cache?.readOnly)
+      result = 'only jobs of a branch or tag save caches, if their creator may push to it';
+    else if (found.isTouched) result = 'somebody opened a shell in the job';
+    else if (deps.config.caches.maxBytes === 0) result = 'the server keeps none (LOAM_CACHE_GB)';
+    else if (await hasCache(deps, { ...target, scope })) continue;
+    else result = await saveCache(deps, { job, handle, target: { ...target, scope } }, signal);
     signal.throwIfAborted();
-    if (typeof note === 'string') notes.push(`The cache ${use.key} was not saved: ${note}.`);
-    uses[index] = { ...use, ...(typeof note === 'string' ? { note } : { isSaved: note }) };
+    const saved: CacheUse =
+      typeof result === 'string'
+        ? { ...use, note: `not saved: ${result}` }
+        : { ...use, isSaved: result };
+    if (typeof result === 'string') notes.push(...describe(saved));
+    uses[index] = saved;
     await writeCacheUse(deps, ids, uses);
   }
   return notes;

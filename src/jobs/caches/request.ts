@@ -119,6 +119,7 @@ function checkKey(key: string, name: string): void {
       );
     if (isHash) checkHashPath(variable.slice(HASH.length), refuse);
   }
+  if (key.replace(VARIABLE, '').includes('${')) throw refuse('must close each variable with "}"');
   if (longestLength(key, '') > keyLength)
     throw refuse(`must not be longer than ${keyLength} characters`);
 }

@@ -10,7 +10,7 @@ export type CacheUse = {
   /** Bytes of the files. */
   restoredBytes: number | null;
   isSaved: boolean;
-  /** Why it was not restored or not saved. It completes the sentence "The cache …: …". */
+  /** Why it was not restored or not saved. It completes the sentence "The cache … was …". */
   note?: string;
 };
 

@@ -69,7 +69,7 @@ export const JobCacheRef = builder.objectRef<ShownJobCache>('JobCache').implemen
     }),
     problem: t.string({
       nullable: true,
-      description: 'Why it was not restored or not saved.',
+      description: 'Why it was not restored or not saved: `not saved: nothing exists at its path`.',
       resolve: ({ use }) => use?.note ?? null,
     }),
   }),
