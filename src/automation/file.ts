@@ -315,7 +315,8 @@ class FileChecker {
             ? ['defaults', field]
             : ['jobs', name];
       const message = error.field ? error.message.slice(error.field.length + 2) : error.message;
-      this.#report(place, `${name}: ${field ? `${field} ` : ''}${message}`);
+      const what = message.startsWith('[') ? field : `${field} `;
+      this.#report(place, `${name}: ${field ? what : ''}${message}`);
     }
   }
 

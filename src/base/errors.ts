@@ -53,6 +53,13 @@ export function invalid(field: string | null, problem: string): AppError {
   });
 }
 
+/** @returns for an error in a field of one of several jobs: an error that names the job, and no field of the whole request */
+export function inJob(name: string, error: unknown): unknown {
+  if (!(error instanceof AppError) || error.field === undefined) return error;
+  const { code, message, status } = error;
+  return new AppError(code, `${name}: ${message}`, { status });
+}
+
 /** 422: each value is allowed, their combination is not. */
 export function unprocessable(field: string, problem: string): AppError {
   return new AppError('invalid_request', `${field}: ${problem}`, { field, status: 422 });

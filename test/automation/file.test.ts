@@ -438,7 +438,7 @@ test('volumes are checked like those of createJob', () => {
     { name: 'out', to: 'out', readOnly: undefined },
   ]);
   expect(problemsOf(job('[{ name: imagenet, to: /etc }]'))).toEqual([
-    expect.stringContaining('a: volumes [0].to must not be in /etc'),
+    expect.stringContaining('a: volumes[0].to must not be in /etc'),
   ]);
   expect(problemsOf(job('[{ name: imagenet }]'))[0]).toContain('jobs.a.volumes[0].to');
 });

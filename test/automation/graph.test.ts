@@ -116,7 +116,7 @@ test('a run whose repository inputs cannot be found says so', async () => {
     return run;
   });
   expect(status).toBe('FAILED');
-  expect(problems).toEqual([{ message: 'inputs: there is no repository ada/none' }]);
+  expect(problems).toEqual([{ message: 'lost: inputs: there is no repository ada/none' }]);
 });
 
 test('jobs of a matrix have the values of their combination, also reruns', async () => {

@@ -217,8 +217,8 @@ test('inputs that cannot be are refused, and name the field', async () => {
     [[{}], 'each must have either job or repo'],
     [[{ ...code, job: 'x' }], 'each must have either job or repo'],
     [[{ job: 'x', ref: 'main' }], 'ref can only be given with repo'],
-    [[{ ...code, readOnly: true }], 'readOnly can only be given with repo and to'],
-    [[{ job: 'x', to: 'x', readOnly: true }], 'readOnly can only be given with repo and to'],
+    [[{ ...code, readOnly: true }], 'those that are read only must have repo and to'],
+    [[{ job: 'x', to: 'x', readOnly: true }], 'those that are read only must have repo and to'],
     [
       [
         { ...code, to: 'a', readOnly: true },

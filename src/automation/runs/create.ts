@@ -188,7 +188,11 @@ export async function findInputCommits(
       found.set(key, kept);
     } else requests.set(key, checkInputs(inputs));
   }
-  const resolved = await resolveRepositoryInputs(services, creator, [...requests.values()]);
+  const resolved = await resolveRepositoryInputs(
+    services,
+    creator,
+    [...requests].map(([name, request]) => ({ name, ...request })),
+  );
   for (const [i, key] of [...requests.keys()].entries()) found.set(key, resolved[i] ?? []);
   return found;
 }

@@ -35,7 +35,7 @@ export function checkCheckpoint(
   const { min, max, default: byDefault } = CHECKPOINT_RULES.minutes;
   if (checkpointPath == null) {
     if (checkpointMinutes != null)
-      throw invalid('checkpointMinutes', 'can only be given with checkpointPath');
+      throw invalid('checkpointMinutes', 'can only be given with a path');
     return { checkpointPath: null, checkpointMinutes: null };
   }
   const minutes = checkpointMinutes ?? byDefault;

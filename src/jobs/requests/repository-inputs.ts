@@ -5,7 +5,7 @@
  */
 import { posix } from 'node:path';
 import type pg from 'pg';
-import { AppError, invalid } from '../../base/errors.ts';
+import { AppError, inJob, invalid } from '../../base/errors.ts';
 import { readUserRights } from '../../identity/authenticate.ts';
 import type { Viewer } from '../../identity/permissions.ts';
 import type { Db } from '../../platform/database/client.ts';
@@ -41,6 +41,8 @@ export function readRepositoryInputs({
 
 /** The inputs of one request, of which there are several in a run. */
 type Requested = {
+  /** The name of the job in a run: errors name it. */
+  name?: string;
   repositoryInputs: readonly RepositoryInputPaths[];
   inputs: readonly InputPaths[];
 };
@@ -57,31 +59,42 @@ export async function resolveRepositoryInputs(
 ): Promise<RepositoryInput[][]> {
   const found = new Map<string, Promise<ResolvedInput>>();
   const resolved: RepositoryInput[][] = [];
-  for (const { repositoryInputs, inputs } of requests) {
-    const places = new Set(inputs.map(({ to }) => to.replace(/\/$/, '')));
-    const ofRequest: RepositoryInput[] = [];
-    const mounted: string[] = [];
-    for (const { to, readOnly, ...source } of repositoryInputs) {
-      const key = JSON.stringify(source);
-      const one = await found.getOrInsertComputed(key, () => resolveOne(services, viewer, source));
-      const isInFolder = one.tree === null && (to === '' || to.endsWith('/'));
-      const place = isInFolder ? `${to}${posix.basename(one.path)}` : to.replace(/\/$/, '');
-      if (places.has(place))
-        throw invalid(
-          'inputs',
-          `two of them have the same place: ${place || 'the working directory'}`,
-        );
-      places.add(place);
-      if (readOnly) mounted.push(place);
-      ofRequest.push({ ...one, to, readOnly });
+  const resolve = (source: Source) =>
+    found.getOrInsertComputed(JSON.stringify(source), () => resolveOne(services, viewer, source));
+  for (const { name, ...request } of requests)
+    try {
+      resolved.push(await resolveRequest(request, resolve));
+    } catch (error) {
+      throw name === undefined ? error : inJob(name, error);
     }
-    // One of them would be hidden.
-    for (const place of mounted)
-      for (const other of places)
-        if (other !== place && overlaps(other, place))
-          throw invalid('inputs', `${place} is read only, and overlaps ${other}`);
-    resolved.push(ofRequest);
+  return resolved;
+}
+
+async function resolveRequest(
+  { repositoryInputs, inputs }: Requested,
+  resolve: (source: Source) => Promise<ResolvedInput>,
+): Promise<RepositoryInput[]> {
+  const places = new Set(inputs.map(({ to }) => to.replace(/\/$/, '')));
+  const resolved: RepositoryInput[] = [];
+  const mounted: string[] = [];
+  for (const { to, readOnly, ...source } of repositoryInputs) {
+    const one = await resolve(source);
+    const isInFolder = one.tree === null && (to === '' || to.endsWith('/'));
+    const place = isInFolder ? `${to}${posix.basename(one.path)}` : to.replace(/\/$/, '');
+    if (places.has(place))
+      throw invalid(
+        'inputs',
+        `two of them have the same place: ${place || 'the working directory'}`,
+      );
+    places.add(place);
+    if (readOnly) mounted.push(place);
+    resolved.push({ ...one, to, readOnly });
   }
+  // One of them would be hidden.
+  for (const place of mounted)
+    for (const other of places)
+      if (other !== place && overlaps(other, place))
+        throw invalid('inputs', `${place} is read only, and overlaps ${other}`);
   return resolved;
 }
 

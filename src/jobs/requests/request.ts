@@ -295,7 +295,7 @@ export function checkInputs(requests: readonly InputRequest[]): {
       throw invalid('inputs', 'each must have either job or repo');
     if (ref != null && repo == null) throw invalid('inputs', 'ref can only be given with repo');
     if (readOnly && (repo == null || to === ''))
-      throw invalid('inputs', 'readOnly can only be given with repo and to');
+      throw invalid('inputs', 'those that are read only must have repo and to');
     if (job != null) {
       checkJobName('inputs', job);
       inputs.push({ job, path, to });

@@ -2,6 +2,7 @@
 import type pg from 'pg';
 import type { NeedCondition, Plan } from '../../../prisma/generated/enums.ts';
 import type { Config } from '../../base/config/config.ts';
+import { inJob } from '../../base/errors.ts';
 import type { Urls } from '../../base/urls.ts';
 import type { Account } from '../../identity/permissions.ts';
 import type { Db } from '../../platform/database/client.ts';
@@ -61,15 +62,20 @@ export async function insertRunJobs(
   const prepared: JobToInsert[] = [];
   for (const { key, request, repositoryInputs, needs, matrix, maxParallel } of jobs) {
     const { inputs: named } = request;
-    const inputs = await resolveInputs({ db: tx }, creator, namespace.id, named, { siblings });
-    const job = await prepareJob(services, creator, {
-      namespace,
-      request: { ...request, inputs, repositoryInputs, needs: [] },
-      source,
-      runId,
-      matrixValues: matrix?.values ?? [],
-      commandFromRef: isFromRef,
-    });
+    const job = await resolveInputs({ db: tx }, creator, namespace.id, named, { siblings })
+      .then((inputs) =>
+        prepareJob(services, creator, {
+          namespace,
+          request: { ...request, inputs, repositoryInputs, needs: [] },
+          source,
+          runId,
+          matrixValues: matrix?.values ?? [],
+          commandFromRef: isFromRef,
+        }),
+      )
+      .catch((error) => {
+        throw inJob(key, error);
+      });
     prepared.push({
       job,
       runJob: key,
