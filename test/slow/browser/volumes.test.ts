@@ -1,16 +1,18 @@
 /** Volumes in the settings of a namespace, and on the page of a job. */
 import type { Browser } from 'playwright-core';
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { openBrowser, visit } from '../../support/browser.ts';
 import { startApp } from '../../support/harness.ts';
+import { has, needs } from '../../support/needs.ts';
 import { submit } from '../../support/submit.ts';
 import { testVolumes } from '../../support/volumes.ts';
 
 let browser: Browser;
+beforeEach((ctx) => needs(ctx, 'chromium'));
 beforeAll(async () => {
-  browser = await openBrowser();
+  if (has('chromium')) browser = await openBrowser();
 });
-afterAll(() => browser.close());
+afterAll(() => browser?.close());
 
 test('the settings list volumes, and the page of a job shows its own', async () => {
   await using volumes = await testVolumes();

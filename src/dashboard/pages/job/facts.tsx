@@ -46,19 +46,21 @@ function StoredCheckpoint({ createdAt, sizeBytes, files }: NonNullable<JobData['
   );
 }
 
-/** The settings that the job was created with. */
 /** What the last attempt did with a cache. */
 function describeCache(cache: JobData['caches'][number]): string {
   const { key, resolvedKey, restoredKey, restoredBytes, isSaved, problem } = cache;
   if (resolvedKey === null) return key;
-  const restored =
-    restoredKey === null ? 'not found' : `restored (${formatBytes(restoredBytes ?? 0)})`;
-  const other = restoredKey !== null && restoredKey !== resolvedKey ? ` from ${restoredKey}` : '';
-  return [`${resolvedKey}: ${restored}${other}`, ...(isSaved ? ['saved'] : []), problem]
-    .filter(Boolean)
-    .join(', ');
+  const other = restoredKey === resolvedKey ? '' : ` from ${restoredKey}`;
+  const what = [
+    restoredKey !== null && `restored${other} (${formatBytes(restoredBytes ?? 0)})`,
+    restoredKey === null && problem === null && 'not found',
+    isSaved && 'saved',
+    problem,
+  ];
+  return `${resolvedKey}: ${what.filter(Boolean).join(', ')}`;
 }
 
+/** The settings that the job was created with. */
 export function JobSettings({ job }: { job: JobData }) {
   const gpu = job.gpu === 'NONE' ? 'None' : `${job.gpuCount} × ${job.gpu.replaceAll('_', ' ')}`;
   const [owner = '', repository = ''] = job.repo?.split('/') ?? [];
@@ -143,7 +145,7 @@ export function JobSettings({ job }: { job: JobData }) {
         <Dependencies job={job} />
         {job.inputs.length + job.repositoryInputs.length > 0 && (
           <Setting name="Inputs">
-            <ul>
+            <ul className="space-y-1">
               {job.inputs.map((input) => (
                 <li key={`${input.jobName} ${input.path} ${input.to}`}>
                   <InputArtifacts namespace={job.namespace} {...input} />
@@ -159,10 +161,11 @@ export function JobSettings({ job }: { job: JobData }) {
         )}
         {job.caches.length > 0 && (
           <Setting name="Caches">
-            <ul>
+            <ul className="space-y-1">
               {job.caches.map((cache) => (
                 <li key={cache.path}>
-                  <code className="break-all">{cache.path}</code> {describeCache(cache)}
+                  <code className="break-all">{cache.path}</code>
+                  <div className="break-all">{describeCache(cache)}</div>
                 </li>
               ))}
             </ul>
@@ -170,7 +173,7 @@ export function JobSettings({ job }: { job: JobData }) {
         )}
         {job.volumes.length > 0 && (
           <Setting name="Volumes">
-            <ul>
+            <ul className="space-y-1">
               {job.volumes.map(({ name, to, readOnly }) => (
                 <li key={to}>
                   {name} at <code className="break-all">{to}</code>
@@ -184,7 +187,15 @@ export function JobSettings({ job }: { job: JobData }) {
           <Setting name="Checkpoints">
             <code className="break-all">{job.checkpointPath}</code>
             {job.checkpointMinutes ? `, every ${job.checkpointMinutes} min` : ''}
-            <div>{job.checkpoint ? <StoredCheckpoint {...job.checkpoint} /> : 'None stored'}</div>
+            <div>
+              {job.checkpoint ? (
+                <StoredCheckpoint {...job.checkpoint} />
+              ) : isFinished(job.status) ? (
+                'Removed at the end of the job'
+              ) : (
+                'None stored'
+              )}
+            </div>
           </Setting>
         )}
         <NameSetting

@@ -62,7 +62,7 @@ export function LineChart({
         width: element.clientWidth,
         height: HEIGHT,
         // Room for the outermost labels, which extend beyond the axes.
-        padding: [12, 28, 0, 0],
+        padding: [12, 40, 0, 0],
         cursor: { y: false },
         legend: { show: false },
         scales,

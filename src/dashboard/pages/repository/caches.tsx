@@ -16,7 +16,7 @@ import { type RepositoryData, RepositoryFrame } from './frame.tsx';
 /** Folders that jobs have left for later jobs. */
 export default function RepositoryCaches() {
   return (
-    <RepositoryFrame tab="Jobs">
+    <RepositoryFrame tab="Caches" within="Jobs">
       {(repository) =>
         repository.owner.viewerRole === null ? (
           <p>Caches are for members of {repository.namespace}.</p>
@@ -69,12 +69,16 @@ function Caches({ repository }: { repository: RepositoryData }) {
           <>
             {cacheUsage && <p className="text-sm text-dim">{describeUsage(cacheUsage)}</p>}
             {!caches || caches.nodes.length === 0 ? (
-              <Empty title="No caches" level={3}>
-                <p>
-                  Jobs save folders such as <code>~/.npm</code> that their <code>cache</code> names,
-                  and later jobs find them.
-                </p>
-              </Empty>
+              prefix ? (
+                <Empty title={`No caches whose key begins with ${prefix}`} level={3} />
+              ) : (
+                <Empty title="No caches" level={3}>
+                  <p>
+                    Jobs save folders such as <code>~/.npm</code> that their <code>cache</code>{' '}
+                    names, and later jobs find them.
+                  </p>
+                </Empty>
+              )
             ) : (
               <>
                 <p className="text-sm text-dim">{formatCount(caches.totalCount, 'cache')}</p>
