@@ -53,11 +53,11 @@ export function invalid(field: string | null, problem: string): AppError {
   });
 }
 
-/** @returns for an error in a field of one of several jobs: an error that names the job, and no field of the whole request */
+/** Names the job in an error about one of several jobs. */
 export function inJob(name: string, error: unknown): unknown {
   if (!(error instanceof AppError) || error.field === undefined) return error;
-  const { code, message, status } = error;
-  return new AppError(code, `${name}: ${message}`, { status });
+  const { code, message, status, field } = error;
+  return new AppError(code, `${name}: ${message}`, { status, field });
 }
 
 /** 422: each value is allowed, their combination is not. */

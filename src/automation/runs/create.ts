@@ -191,7 +191,7 @@ export async function findInputCommits(
   const resolved = await resolveRepositoryInputs(
     services,
     creator,
-    [...requests].map(([name, request]) => ({ name, ...request })),
+    [...requests].map(([runJob, request]) => ({ runJob, ...request })),
   );
   for (const [i, key] of [...requests.keys()].entries()) found.set(key, resolved[i] ?? []);
   return found;

@@ -41,8 +41,8 @@ export function readRepositoryInputs({
 
 /** The inputs of one request, of which there are several in a run. */
 type Requested = {
-  /** The name of the job in a run: errors name it. */
-  name?: string;
+  /** The name of the job in the file of a run: errors name it. */
+  runJob?: string;
   repositoryInputs: readonly RepositoryInputPaths[];
   inputs: readonly InputPaths[];
 };
@@ -61,11 +61,11 @@ export async function resolveRepositoryInputs(
   const resolved: RepositoryInput[][] = [];
   const resolve = (source: Source) =>
     found.getOrInsertComputed(JSON.stringify(source), () => resolveOne(services, viewer, source));
-  for (const { name, ...request } of requests)
+  for (const { runJob, ...request } of requests)
     try {
       resolved.push(await resolveRequest(request, resolve));
     } catch (error) {
-      throw name === undefined ? error : inJob(name, error);
+      throw runJob === undefined ? error : inJob(runJob, error);
     }
   return resolved;
 }
