@@ -8,7 +8,7 @@ import { posix } from 'node:path';
 import type { Duplex, Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { createGunzip } from 'node:zlib';
-import { extract, type Header } from 'tar-stream';
+import type { Header } from 'tar-stream';
 import { entersGitFolder, isHeadFile } from '../../git/names.ts';
 import { type Storage, StorageUnavailable } from '../../platform/storage/storage.ts';
 import {
@@ -16,9 +16,8 @@ import {
   archiveKey,
   findMember,
   linkBytes,
-  nameBytes,
+  readTar,
   relativeTarget,
-  safeName,
 } from './store.ts';
 
 /** Why files cannot be copied, for the user of the job. */
@@ -209,39 +208,20 @@ export async function extractTar(
 ): Promise<void> {
   const [prefix = '', target = ''] = [path, to].map(toBytes);
   const base = target.replace(/\/$/, '');
-  const entries = extract({ filenameEncoding: 'latin1' } as object);
-  const feeding = pipeline([...stages, entries], { signal });
-  // The loop throws the error, because it destroys `entries`.
-  feeding.catch(() => {});
   let hasFound = path === '';
-  try {
-    for await (const entry of entries) {
-      const { header } = entry;
-      const name = safeName(nameBytes(header));
-      const below = name === null ? null : pathBelow(prefix, name);
-      if (below === null) {
-        entry.resume();
-        continue;
-      }
-      hasFound = true;
-      const place = placeOf({ base, target, below, name: name as string });
-      if (header.type === 'directory') await folder.addFolder(below === '' ? base : place);
-      else if (header.type === 'symlink') {
-        if (below === '') throw new CannotExtract(`${show(prefix)} is a link; name its target`);
-        const link = relativeTarget(below, linkBytes(header));
-        if (link !== null) await folder.addLink(place, link);
-      } else
-        await folder.addFile(
-          place,
-          { size: header.size, mode: header.mode },
-          entry as unknown as Readable,
-          signal,
-        );
-      entry.resume();
-      if (isCut && below === '') break;
-    }
-  } finally {
-    stages[0].destroy();
+  for await (const { name, header, contents } of readTar(stages, signal)) {
+    const below = name === null ? null : pathBelow(prefix, name);
+    if (below === null) continue;
+    hasFound = true;
+    const place = placeOf({ base, target, below, name: name as string });
+    if (header.type === 'directory') await folder.addFolder(below === '' ? base : place);
+    else if (header.type === 'symlink') {
+      if (below === '') throw new CannotExtract(`${show(prefix)} is a link; name its target`);
+      const link = relativeTarget(below, linkBytes(header));
+      if (link !== null) await folder.addLink(place, link);
+    } else
+      await folder.addFile(place, { size: header.size, mode: header.mode }, contents, signal);
+    if (isCut && below === '') break;
   }
   if (!hasFound) throw new CannotExtract(`${show(prefix)} is not among them`);
 }

@@ -5,7 +5,7 @@
  * replace two objects, or an object and a row, atomically.
  */
 import { posix } from 'node:path';
-import { Readable, Transform } from 'node:stream';
+import { type Duplex, Readable, Transform } from 'node:stream';
 import { json } from 'node:stream/consumers';
 import { pipeline } from 'node:stream/promises';
 import { setImmediate as yieldToEventLoop } from 'node:timers/promises';
@@ -117,16 +117,11 @@ async function* repack(
   const shownPaths = new Set<string>();
   let bytesLeft = maxBytes;
   let count = 0;
-  // latin1 maps each byte to one character, so no byte of a name is lost.
-  const entries = extract({ filenameEncoding: 'latin1' } as object);
-  // A failure of this pipeline destroys `entries`, so the loop below throws the error.
-  const feeding = pipeline(tar, entries, { signal }).catch(() => {});
-  for await (const entry of entries) {
+  for await (const { name, header: given, contents } of readTar([tar], signal)) {
     count += 1;
     if (count > maxEntries) throw tooManyEntriesError(maxEntries);
-    const { size = 0, mode, mtime, type } = entry.header;
-    const name = safeName(nameBytes(entry.header));
-    fingerprint?.add(entry.header);
+    const { size = 0, mode, mtime, type } = given;
+    fingerprint?.add(given);
     const isFile = type === 'file' || type === 'contiguous-file';
     const isNew = name !== null && !names.has(name);
     // Also of entries that are left out: an agent of a cluster may be hostile and send endless contents.
@@ -136,12 +131,11 @@ async function* repack(
         `they are larger than the job's disk of ${Math.floor(maxBytes / 2 ** 30)} GB`,
       );
     if (!isFile || !isNew) {
-      const header = isNew ? headerWithoutContents(entry.header, name, folder) : null;
+      const header = isNew ? headerWithoutContents(given, name, folder) : null;
       if (header) {
         names.add(name as string);
         yield* writer.addHeader(header);
       } else if (type !== 'directory') repacked.leftOut += 1;
-      entry.resume();
       continue;
     }
     const bytes = Buffer.from(name, 'latin1');
@@ -149,23 +143,44 @@ async function* repack(
     const path = uniquePath(shownPaths, bytes.toString('utf8'));
     names.add(name);
     shownPaths.add(path);
-    const contents = entry as unknown as Readable;
     yield* writer.add({ path, header, contents, size });
   }
-  await feeding;
   yield* writer.end();
   yield gzipSync(TAR_END);
 }
 
+/**
+ * Reads the entries of a tar. Contents must be read before the next entry is requested.
+ * @param stages the source of the tar, and what converts it
+ * @returns names with one character for each byte; null: absolute, or leads outside the folder
+ */
+export async function* readTar(
+  stages: readonly [Readable, ...Duplex[]],
+  signal: AbortSignal,
+): AsyncGenerator<{ name: string | null; header: Header; contents: Readable }> {
+  // latin1 maps each byte to one character, so no byte of a name is lost.
+  const entries = extract({ filenameEncoding: 'latin1' } as object);
+  const feeding = pipeline([...stages, entries], { signal });
+  // The loop throws the error, because it destroys `entries`.
+  feeding.catch(() => {});
+  try {
+    for await (const entry of entries) {
+      const { header } = entry;
+      yield { name: safeName(nameBytes(header)), header, contents: entry as unknown as Readable };
+      entry.resume();
+    }
+    await feeding;
+  } finally {
+    stages[0].destroy();
+  }
+}
+
 /** Builds the header of a directory, or of a link that stays inside the folder; null for any other entry. */
-function headerWithoutContents(
-  { type, mtime, linkname }: Header,
-  name: string,
-  folder: string,
-): Buffer | null {
+function headerWithoutContents(given: Header, name: string, folder: string): Buffer | null {
+  const { type, mtime } = given;
   const common = { name: Buffer.from(name, 'latin1'), size: 0, mtime };
   if (type === 'directory') return tarHeader({ ...common, mode: 0o755, type: 'directory' });
-  const target = type === 'symlink' ? relativeTarget(name, linkname ?? '', folder) : null;
+  const target = type === 'symlink' ? relativeTarget(name, linkBytes(given), folder) : null;
   if (target === null) return null;
   return tarHeader({
     ...common,

@@ -9,12 +9,11 @@ import { lstat, mkdir, readdir, rename, rm } from 'node:fs/promises';
 import { dirname, join, posix } from 'node:path';
 import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
-import { extract } from 'tar-stream';
 import { hashPaths } from '../../git/disk/checkout.ts';
 import { isDatabaseUnavailable } from '../../platform/database/outage.ts';
 import { DamagedChunkError } from '../../repositories/lfs/store/store.ts';
 import { CannotExtract, FolderFull, InputFolder } from '../artifacts/extract.ts';
-import { nameBytes, relativeTarget, safeName } from '../artifacts/store.ts';
+import { linkBytes, readTar, relativeTarget } from '../artifacts/store.ts';
 import { unpackCache } from '../caches/archive.ts';
 import { type FoundCache, findCache, recordLookup, removeCache } from '../caches/entries.ts';
 import {
@@ -201,32 +200,25 @@ async function extractTar(
   folder: InputFolder,
   signal: AbortSignal,
 ): Promise<string | null> {
-  const entries = extract({ filenameEncoding: 'latin1' } as object);
-  const feeding = pipeline(Readable.from(tar, { objectMode: false }), entries, { signal });
-  // The loop throws the error, because it destroys `entries`.
-  feeding.catch(() => {});
+  const source = Readable.from(tar, { objectMode: false });
   let count = 0;
   let onlyFile: string | null = null;
-  for await (const entry of entries) {
-    const { header } = entry;
-    const name = safeName(nameBytes(header));
+  for await (const { name, header, contents } of readTar([source], signal)) {
     const isFile = header.type === 'file';
     onlyFile = count++ === 0 && isFile ? name : null;
-    if (name !== null)
-      try {
-        if (header.type === 'directory') await folder.addFolder(name);
-        else if (isFile) await folder.addFile(name, header, entry as unknown as Readable, signal);
-        else if (header.type === 'symlink') {
-          const target = relativeTarget(name, header.linkname ?? '');
-          if (target !== null) await folder.addLink(name, target);
-        }
-      } catch (error) {
-        // For example two entries with one name.
-        if (!(error instanceof CannotExtract) || error instanceof FolderFull) throw error;
+    if (name === null) continue;
+    try {
+      if (header.type === 'directory') await folder.addFolder(name);
+      else if (isFile) await folder.addFile(name, header, contents, signal);
+      else if (header.type === 'symlink') {
+        const target = relativeTarget(name, linkBytes(header));
+        if (target !== null) await folder.addLink(name, target);
       }
-    entry.resume();
+    } catch (error) {
+      // For example two entries with one name.
+      if (!(error instanceof CannotExtract) || error instanceof FolderFull) throw error;
+    }
   }
-  await feeding;
   return onlyFile;
 }
 
