@@ -195,6 +195,25 @@ function toUploadError(error: unknown, size: number): unknown {
   return error;
 }
 
+/**
+ * The chunks that the storage has lost or changed, of objects that nothing holds any more. Those of a cache that could not be read
+ * would otherwise be taken for stored by each job that saves it again.
+ */
+export async function findLostChunks(
+  deps: UploadDeps,
+  storeId: number,
+  signal: AbortSignal,
+): Promise<ReadonlySet<string>> {
+  const { rows } = await deps.pool.query<{ oid: string }>(
+    'select oid from large_objects where store_id = $1 and holders = 0 and damaged',
+    [storeId],
+  );
+  let lost: ReadonlySet<string> = new Set();
+  for (const { oid } of rows)
+    lost = lost.union(await findDamagedChunks(deps, { storeId, oid }, signal));
+  return lost;
+}
+
 /** Reads the whole object and returns the `hashKey` of each chunk that the storage has lost or changed. */
 async function findDamagedChunks(
   deps: UploadDeps,
@@ -241,7 +260,7 @@ async function* findDamagedInRun(
 }
 
 /** Like `addChunks`, but points chunks that the store has to the new pack as well. */
-const replaceChunks: WriteChunks = async (client, storeId, pack) => {
+export const replaceChunks: WriteChunks = async (client, storeId, pack) => {
   await moveChunks(client, storeId, pack, null);
   return addChunks(client, storeId, pack);
 };

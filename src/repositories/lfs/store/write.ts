@@ -1,10 +1,10 @@
 /** Stores a stream whose size and SHA-256 are not known before its end, such as a cache of a job. */
 import type pg from 'pg';
 import { inPoolTransaction } from '../../../platform/database/client.ts';
-import { PackWriter } from './packs.ts';
+import { addChunks, PackWriter } from './packs.ts';
 import { Recipe } from './recipes.ts';
 import { findStoreOf, holdObject, type StoredKey } from './references.ts';
-import { storeNewChunks, type UploadDeps } from './upload.ts';
+import { findLostChunks, replaceChunks, storeNewChunks, type UploadDeps } from './upload.ts';
 
 /** A stored object that nothing holds yet. */
 export type StoredStream = {
@@ -26,13 +26,14 @@ export async function writeStream<T>(
 ): Promise<T> {
   deps.space.demand();
   const storeId = await findStoreOf(deps, repositoryId);
-  const packs = new PackWriter(deps, storeId, signal);
+  const lost = await findLostChunks(deps, storeId, signal);
+  const packs = new PackWriter(deps, storeId, signal, lost.size > 0 ? replaceChunks : addChunks);
   const recipe = new Recipe();
   let oid = '';
   try {
     const hashed = deps.hashing.hash(body, { atMost, cutting: true, signal });
     for await (const { chunks, oid: found, free } of hashed) {
-      await storeNewChunks(deps, storeId, chunks, { packs, recipe, lost: null });
+      await storeNewChunks(deps, storeId, chunks, { packs, recipe, lost });
       free();
       oid = found ?? oid;
     }
