@@ -179,6 +179,8 @@ export async function removeCache(deps: Deps, repositoryId: string, id: string):
 }
 
 const BATCH = 100;
+/** Of a repository. A lookup may read all of them, once for each restore key. */
+export const MAX_CACHES = 10_000;
 
 /**
  * Removes the least recently used caches of a repository until a new one of `bytes` fits.
@@ -193,10 +195,11 @@ export async function makeRoom(
   for (;;) {
     const { rows } = await pool.query<{ id: string }>(
       `select id from (
-         select id, sum(size) over (order by used_at, id) - size as before,
-           (select cache_bytes from repositories where id = $1) + $2 - $3 as excess
-         from job_caches where repository_id = $1
-       ) c where excess > 0 and before < excess order by before limit ${BATCH}`,
+         select id, sum(size) over oldest - size as before, row_number() over oldest as place,
+           (select cache_bytes from repositories where id = $1) + $2 - $3 as excess,
+           count(*) over () + 1 - ${MAX_CACHES} as surplus
+         from job_caches where repository_id = $1 window oldest as (order by used_at, id)
+       ) c where (excess > 0 and before < excess) or place <= surplus order by place limit ${BATCH}`,
       [repositoryId, bytes, config.caches.maxBytes],
     );
     if (rows.length === 0) return true;
