@@ -8,7 +8,12 @@ import { pack } from 'tar-stream';
 import { afterAll, beforeAll, expect, test, vi } from 'vitest';
 import type { Actor } from '../../src/identity/audit.ts';
 import { packCache } from '../../src/jobs/caches/archive.ts';
-import { insertCache, removeUnusedCaches } from '../../src/jobs/caches/entries.ts';
+import {
+  insertCache,
+  MAX_CACHES,
+  makeRoom,
+  removeUnusedCaches,
+} from '../../src/jobs/caches/entries.ts';
 import { recordBegin } from '../../src/jobs/shells/sessions.ts';
 import { commitFiles, createRepository } from '../support/caches.ts';
 import { Workspace } from '../support/git.ts';
@@ -307,6 +312,21 @@ test('old caches make room, and unused ones are removed', async () => {
   ]);
   expect(await keys()).toEqual(['a', 'c']);
   const { services } = small.app;
+  // Nothing is written for a cache that cannot be kept.
+  const packs = async () =>
+    (await small.pool.query('select count(*)::int as n from large_packs')).rows[0].n;
+  const before = await packs();
+  const setPlan = (plan: string, bytes: number) =>
+    small.pool.query(
+      'update namespaces set plan = $1::"Plan", storage_bytes = storage_bytes + $2',
+      [plan, bytes],
+    );
+  await setPlan('free', 2 ** 40);
+  expect(await fill('d', 100)).toEqual([
+    expect.stringMatching(/^The cache d was not saved: Storage quota exceeded/),
+  ]);
+  await setPlan('unlimited', -(2 ** 40));
+  expect(await packs()).toBe(before);
   const stored = async () =>
     (
       await small.pool.query(`select cache_bytes::int as cache, storage_bytes::int - size_bytes::int as rest
@@ -334,6 +354,25 @@ test('old caches make room, and unused ones are removed', async () => {
   await checkStore(services);
   expect((await small.pool.query('select count(*)::int as n from job_caches')).rows[0].n).toBe(0);
   expect((await small.pool.query('select count(*)::int as n from large_chunks')).rows[0].n).toBe(0);
+});
+
+test('a repository has a limited number of caches', async () => {
+  const { id } = await createRepository(ada, 'ada');
+  await store(id, 'oldest', Readable.from([Buffer.alloc(1_024)]));
+  await app.pool.query(
+    `with copies as (
+       insert into job_caches (id, repository_id, scope, path, key, store_id, oid, size, content_bytes, job_id)
+       select id || i, repository_id, scope, path, key || i, store_id, oid, 0, 0, job_id
+       from job_caches, generate_series(1, $2) i where repository_id = $1
+     ) update large_objects set holders = holders + $2 where oid in (select oid from job_caches where repository_id = $1)`,
+    [id, MAX_CACHES + 150],
+  );
+  expect(await makeRoom(app.app.services, id, 1)).toBe(true);
+  const { rows } = await app.pool.query(
+    `select count(*)::int as n, bool_or(key = 'oldest') as "hasOldest" from job_caches where repository_id = $1`,
+    [id],
+  );
+  expect(rows).toEqual([{ n: MAX_CACHES - 1, hasOldest: false }]);
 });
 
 test('caches are listed by prefix, and deleted by writers', async () => {
@@ -544,6 +583,23 @@ test('hostile contents of a cache do no harm, and a damaged one is a miss', asyn
     problem: 'not restored: it cannot be read',
   });
   expect(damaged.lines).not.toContain('other');
+});
+
+test('a cache whose bytes the storage has lost is saved again', async () => {
+  const { repo } = await createRepository(ada, 'ada');
+  // The same bytes each time.
+  const command = 'mkdir -p data; cat data/x; echo found > data/x; touch -d @0 data/x';
+  const cache = [{ path: 'data', key: 'lost' }];
+  await run(repo, { command, cache });
+  const { rows } = await app.pool.query(
+    `select key from large_packs where state = 'kept' order by id desc limit 1`,
+  );
+  await writeFile(join(app.config.dataDir, 'storage', rows[0].key), 'lost');
+  const second = await run(repo, { command, cache });
+  expect(second.caches[0]).toMatchObject({ restoredKey: null, isSaved: true });
+  const third = await run(repo, { command, cache });
+  expect(third.caches[0]).toMatchObject({ restoredKey: 'lost' });
+  expect(third.lines).toContain('found');
 });
 
 /** Saves a cache as if a job had packed the tar. */

@@ -1,5 +1,6 @@
 /** Saves the caches of a job after its command has succeeded. A failure is a line of the log, and never fails the job. */
 import { AppError } from '../../base/errors.ts';
+import { requireQuota } from '../../platform/limits/quotas.ts';
 import { BodyTooLong } from '../../repositories/lfs/store/store.ts';
 import { ArtifactsNotKept, type Handle } from '../../runners/runner.ts';
 import { packCache } from '../caches/archive.ts';
@@ -7,10 +8,13 @@ import { CacheExists, CachesFull, hasCache, insertCache, makeRoom } from '../cac
 import { readCaches, toAbsolutePath } from '../caches/request.ts';
 import { readScopes } from '../caches/scope.ts';
 import { type CacheUse, findCacheUse, writeCacheUse } from '../caches/use.ts';
+import { untilAborted } from '../checkpoints/store.ts';
 import type { Attempt, Deps } from './attempt-row.ts';
 
 /** Most trees of packages have fewer. A job may create more files. */
 const MAX_ENTRIES = 1_000_000;
+/** How often the storage of the namespace is checked while an archive grows. */
+const CHECKED_BYTES = 32 * 2 ** 20;
 /** Other saves of the repository may take the room that was made. */
 const MAX_TRIES = 5;
 
@@ -70,10 +74,12 @@ async function saveCache(
 ): Promise<boolean | string> {
   try {
     const path = toAbsolutePath(target.path);
-    const tar = await deps.runner.artifacts(handle, path, { maxEntries: MAX_ENTRIES });
+    const reading = deps.runner.artifacts(handle, path, { maxEntries: MAX_ENTRIES });
+    // The program of a machine may never answer.
+    const tar = await untilAborted(reading, signal);
     if (!tar) return 'nothing exists at its path';
     const counts = { bytes: 0 };
-    const archive = packCache(tar, counts, job.diskGb * 2 ** 30);
+    const archive = whileRoom(deps, job, target, packCache(tar, counts, job.diskGb * 2 ** 30));
     const { maxBytes: atMost } = deps.config.caches;
     const { repositoryId } = target;
     const size = await deps.largeFiles.write(
@@ -107,5 +113,35 @@ async function saveCache(
     const isExpected = error instanceof ArtifactsNotKept || error instanceof AppError;
     if (!isExpected) deps.log.error({ err: error, job: job.id }, 'Cannot save a cache');
     return isExpected ? error.message : 'the server failed to store it';
+  }
+}
+
+/**
+ * Passes an archive on as long as the namespace has storage for it. Bytes that are written and then refused would stay until the
+ * sweep, and a job could fill the storage with them.
+ * @throws AppError 403 `quota_exceeded`
+ */
+async function* whileRoom(
+  deps: Deps,
+  { namespaceId, namespace: { plan } }: Attempt['job'],
+  { repositoryId }: Target,
+  archive: AsyncIterable<Buffer>,
+): AsyncGenerator<Buffer> {
+  const found = await deps.db.repository.findUnique({
+    where: { id: repositoryId },
+    select: { cacheBytes: true },
+  });
+  // More bytes take the place of older caches.
+  const added = Math.max(0, deps.config.caches.maxBytes - Number(found?.cacheBytes ?? 0));
+  const owner = { id: namespaceId, plan };
+  let bytes = 0;
+  let checked = 0;
+  for await (const piece of archive) {
+    bytes += piece.length;
+    if (bytes > checked) {
+      await requireQuota(deps, owner, 'storageBytes', Math.min(bytes, added));
+      checked = bytes + CHECKED_BYTES;
+    }
+    yield piece;
   }
 }

@@ -303,7 +303,7 @@ export async function removeUnusedCheckpoints({
 }
 
 /** Rejects when `signal` aborts first. A stream that comes later is destroyed. */
-async function untilAborted<T extends { destroy(): unknown } | null>(
+export async function untilAborted<T extends { destroy(): unknown } | null>(
   reading: Promise<T>,
   signal: AbortSignal,
 ): Promise<T> {
