@@ -219,8 +219,7 @@ export async function extractTar(
       if (below === '') throw new CannotExtract(`${show(prefix)} is a link; name its target`);
       const link = relativeTarget(below, linkBytes(header));
       if (link !== null) await folder.addLink(place, link);
-    } else
-      await folder.addFile(place, { size: header.size, mode: header.mode }, contents, signal);
+    } else await folder.addFile(place, { size: header.size, mode: header.mode }, contents, signal);
     if (isCut && below === '') break;
   }
   if (!hasFound) throw new CannotExtract(`${show(prefix)} is not among them`);

@@ -208,7 +208,7 @@ export function relativeTarget(name: string, target: string, folder?: string): s
 }
 
 /** Returns the name with one character for each byte. A name from a PAX header is UTF-8; any other name is latin1 already. */
-export function nameBytes({ name, pax }: Header): string {
+function nameBytes({ name, pax }: Header): string {
   return (pax as { path?: string } | null)?.path === undefined
     ? name
     : Buffer.from(name, 'utf8').toString('latin1');
@@ -223,7 +223,7 @@ export function linkBytes({ linkname, pax }: Header): string {
 }
 
 /** @returns the normalized name; null if it is absolute, empty, or leads outside the folder */
-export function safeName(name: string): string | null {
+function safeName(name: string): string | null {
   const path = posix.normalize(name).replace(/^\.\//, '');
   if (name.startsWith('/') || path === '..' || path.startsWith('../')) return null;
   return path.endsWith('/') || path === '.' || path.includes('\0') ? null : path;
