@@ -240,12 +240,15 @@ export function runnerContract(open: () => Promise<RunnerUnderTest>, ...wanted: 
       never,
     );
     await runner.start(handle);
-    for (const each of [runner, await made.again()]) {
+    const expectSnapshot = async (each: Runner) => {
       const snapshot = () =>
         entriesOf(each.artifacts(handle, 'out', { snapshot: { unless: null } }));
       await eventually(async () => expect(await snapshot()).toEqual({ a: 'one\n' }));
       expect(await each.artifacts(handle, 'nothing', { snapshot: { unless: null } })).toBeNull();
-    }
+    };
+    await expectSnapshot(runner);
+    // Not earlier: from then on, machines talk to the second one only.
+    await expectSnapshot(await made.again());
     const second = await made.again();
     await second.signal(handle, 'KILL');
     await second.wait(handle, never);
