@@ -73,7 +73,7 @@ export type NewRun = {
   hasMoved?: boolean;
   /** Selects jobs of a valid file; none: there is no run. */
   selectJobs: (file: JobFile) => Promise<string[]> | string[];
-  /** Computes the inputs of the selected jobs; default: those of a run that no user starts. */
+  /** Returns the values of the inputs of the selected jobs. Default: the default values in the file. */
   readInputs?: (file: JobFile, names: readonly string[]) => RunValue[];
   /** Who started it. */
   actor: Actor;

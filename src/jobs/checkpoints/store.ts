@@ -85,7 +85,8 @@ export async function storeCheckpointsUntilAborted(
   await runLoop(
     {
       name: `Storing checkpoints of job ${job.id}`,
-      // Not from the end of a store, so that a server that restarts again and again still stores them.
+      // The period begins at the last checkpoint or the start of the attempt, not at the start of this server. Otherwise a server
+      // that restarts often would never store a checkpoint.
       every: () => (periodMs === 0 ? NEVER_MS : Math.max(0, last + periodMs - Date.now())),
       waitsFirst: true,
       wakes: (stop, everyMs) => deps.bus.wakes(checkpointTopic(job.id), stop, everyMs),

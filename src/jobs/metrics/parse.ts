@@ -5,7 +5,7 @@ export type MetricLine = { step: number | null; values: [name: string, value: nu
 
 const MARK = '::metric::';
 const NAME = /^[A-Za-z_][A-Za-z0-9_./-]{0,99}$/;
-/** Longer numbers are refused, so that a mistake is seen instead of rounded. */
+/** A line with a longer number is refused and stays in the log, where its author sees it. Otherwise the number would be rounded silently. */
 const MAX_NUMBER_LENGTH = 64;
 const NUMBER = /^[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?$/i;
 const INFINITY = /^([+-]?)inf(?:inity)?$/i;

@@ -110,7 +110,10 @@ export function resolveVolumes(
   });
 }
 
-/** As `resolveVolumes`, after which the operator may have changed the file: nothing is checked again. */
+/**
+ * Fills in what the requests leave out, for requests that `resolveVolumes` has accepted. Checks nothing and never throws, because
+ * the operator may have removed a volume from the file since then.
+ */
 export function assumeAccess(
   declared: CurrentVolumes,
   requests: readonly CheckedVolume[],

@@ -53,7 +53,7 @@ export function createTar(
   return Readable.from(generateTar(output, { maxEntries, isRunning }), { objectMode: false });
 }
 
-/** The tar of the end of the work, or a snapshot. */
+/** Creates the tar of a path after the work has ended, or with `snapshot` a tar while the work may still run. */
 export async function openTar(
   output: OutputPath,
   { maxEntries, snapshot }: ReadOptions = {},

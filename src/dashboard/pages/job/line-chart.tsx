@@ -19,7 +19,7 @@ export type ChartOptions = Pick<UPlot.Options, 'scales'> & {
 
 /**
  * A chart of lines, which fills its container.
- * @param options changes draw a new chart, changes of `data` do not
+ * @param options when they change, the chart is created again; when only `data` changes, it is updated
  */
 export function LineChart({
   text,

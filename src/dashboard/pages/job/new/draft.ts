@@ -321,7 +321,7 @@ export function pricePerHour(draft: Draft, options: JobOptions): number {
 
 type FilesInput = NonNullable<Input['inputs']>[number];
 
-/** As the lines of the draft, and as `loam run --input` takes it. */
+/** Formats an input as a line of the draft, which is also the form that `loam run --input` takes. */
 export function formatInput({ job, repo, ref, path, to, readOnly }: FilesInput): string {
   if (repo)
     return `${repo}${ref ? `@${ref}` : ''}${path ? `:${path}` : ''}${to ? `=${to}` : ''}${readOnly ? ':ro' : ''}`;
