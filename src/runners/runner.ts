@@ -36,6 +36,8 @@ export type Machine = {
   namespaceId?: string;
   /** The volumes that jobs on the machine can mount; unset: none. */
   volumes?: readonly string[];
+  /** Of a joined machine, as Node.js names them; unset: those of the worker. */
+  platform?: { os: string; arch: string };
 };
 
 /** Whether jobs on the machine use the slots of the worker. */

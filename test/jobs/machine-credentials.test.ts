@@ -104,6 +104,22 @@ test('a machine gets the jobs of its namespace only', async () => {
   expect((await job(eve, 'eve', 'theirs')).status).toBe('QUEUED');
 });
 
+test('the keys of caches have the system and the architecture that the machine reports', async () => {
+  const facts = { ...FORGED_FACTS, os: 'darwin', arch: 'riscv64' };
+  const box = await machine();
+  await box.poll({ facts });
+  // biome-ignore lint/suspicious/noTemplateCurlyInString: keys have variables.
+  const cache = [{ path: 'deps', key: 'of-${os}-${arch}' }];
+  const input = { namespace: 'ada', name: 'keyed', repo: 'ada/code', command: 'true', cache };
+  await submit(ada, input);
+  onTestFinished(async () => void (await cancel(ada, 'ada', 'keyed')));
+  await eventually(async () => {
+    expect((await box.poll({ facts })).attempts).toHaveLength(1);
+  });
+  const query = '{ job(namespace: "ada", name: "keyed") { caches { resolvedKey } } }';
+  expect(await ada.gql(query)).toEqual({ job: { caches: [{ resolvedKey: 'of-darwin-riscv64' }] } });
+});
+
 test('an attempt of another machine of the same token is out of reach', async () => {
   const { token } = await createToken(ada, 'ada');
   const one = await machine(token);

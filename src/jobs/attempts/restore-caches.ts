@@ -42,7 +42,7 @@ type Room = { bytes: number; entries: number };
  */
 export async function restoreCaches(
   deps: Deps,
-  { id, job }: Attempt,
+  { id, job, machine }: Attempt,
   folders: Folders,
   room: Room,
   signal: AbortSignal,
@@ -53,7 +53,9 @@ export async function restoreCaches(
   const scopes = await readScopes(deps, job);
   const hashes = await hashPaths(folders.work, listHashPaths(caches), signal);
   const branch = job.branch ?? job.tag ?? '';
-  const variables = { branch, os: process.platform, arch: process.arch, hashes };
+  const placed = deps.runner.machines.find((one) => one.id === machine)?.platform;
+  const { os, arch } = placed ?? { os: process.platform, arch: process.arch };
+  const variables = { branch, os, arch, hashes };
   const uses: CacheUse[] = [];
   for (const cache of caches) {
     const use = await restoreCache(

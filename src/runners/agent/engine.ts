@@ -79,7 +79,7 @@ export type EngineState =
 /** What jobs may use of a machine. Jobs with or without an image are refused if it cannot run them. */
 export type Capacity = Pick<
   Machine,
-  'cpus' | 'memoryBytes' | 'gpus' | 'withImage' | 'withoutImage' | 'volumes'
+  'cpus' | 'memoryBytes' | 'gpus' | 'withImage' | 'withoutImage' | 'volumes' | 'platform'
 >;
 
 /** What attempts may be placed on. */

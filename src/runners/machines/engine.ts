@@ -142,9 +142,10 @@ export class MachinesEngine implements ClusterEngine, Placement {
   #capacityOf(machine: KnownMachine | undefined): Capacity | undefined {
     const facts = machine?.settings?.facts;
     if (!machine || !facts) return undefined;
-    const { cpus, memoryBytes, withImage, withoutImage, volumes = [] } = facts;
+    const { cpus, memoryBytes, withImage, withoutImage, volumes = [], os, arch } = facts;
     const gpus = this.#countGpus(machine, facts);
-    return { cpus, memoryBytes, gpus, withImage, withoutImage, volumes };
+    const platform = { os, arch };
+    return { cpus, memoryBytes, gpus, withImage, withoutImage, volumes, platform };
   }
 
   /** @returns model → number. Kept, because each claim asks for it, and finding the models takes milliseconds */
