@@ -1,5 +1,9 @@
-/** The README's two commands and its tour, as it prints them, on a Debian that has only what the README asks for. */
-import { spawn } from 'node:child_process';
+/**
+ * The README's two commands and its tour, as it prints them, on a Debian that has only what the README asks for. The whole of the
+ * tests would take most of the time of all tests together, so each commit runs another quarter of them there:
+ * `LOAM_TEST_SHARD=1/1` runs all.
+ */
+import { execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -14,6 +18,9 @@ const README = readFileSync(join(ROOT, 'README.md'), 'utf8');
 const [, COMMANDS = ''] = /```sh\n(.*?)```/s.exec(README) ?? [];
 const [START = '', TEST = ''] = COMMANDS.split('\n').map((line) => line.replace(/\s*#.*/, ''));
 
+const COMMITS = Number(execFileSync('git', ['rev-list', '--count', 'HEAD'], { cwd: ROOT }));
+const { LOAM_TEST_SHARD: SHARD = `${1 + (COMMITS % 4)}/4` } = process.env;
+
 test("the README's commands and tour work for an ordinary user", {
   timeout: 40 * MINUTE,
 }, async (ctx) => {
@@ -21,7 +28,7 @@ test("the README's commands and tour work for an ordinary user", {
   expect([START, TEST]).toEqual([expect.stringMatching(/start$/), expect.stringMatching(/test$/)]);
   // PORT=0, because the bare machine shares this machine's network. The second command uses the first one's installation.
   const start = START.replace('npm ci && ', '');
-  const command = `${TEST}; echo "the tests ended with $?"; export PORT=0; ${start}`;
+  const command = `${TEST} -- --shard=${SHARD}; echo "the tests ended with $?"; export PORT=0; ${start}`;
   const machine = spawn(join(ROOT, 'test/support/bare-machine.sh'), ['newcomer', command], {
     stdio: ['ignore', 'pipe', 'pipe'],
     // Its process group, so that the server in it is stopped as by Ctrl-C in a terminal.

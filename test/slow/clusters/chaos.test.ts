@@ -20,8 +20,8 @@ import { startWitness } from '../../support/kills/caller.ts';
 import { killAtRandom, type Victim } from '../../support/kills/killer.ts';
 import { type Need, needs } from '../../support/needs.ts';
 
-const KILLS = Number(process.env.LOAM_TEST_CHAOS ?? 15);
-const JOBS = Number(process.env.LOAM_TEST_JOBS ?? 35);
+const KILLS = Number(process.env.LOAM_TEST_CHAOS ?? 6);
+const JOBS = Number(process.env.LOAM_TEST_JOBS ?? 18);
 /** Determines the victims and the times; the load is not reproducible. */
 const SEED = Number(process.env.LOAM_TEST_SEED ?? Math.floor(Math.random() * 1e6));
 /** A lease and its margin may pass before the last attempts are over. */

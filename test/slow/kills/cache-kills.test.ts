@@ -15,7 +15,7 @@ import { mulberry32 } from '../../support/kills/killer.ts';
 import { checkStore, sweepAll } from '../../support/large-files.ts';
 import { lines, submit, until } from '../../support/submit.ts';
 
-const KILLS = Number(process.env.LOAM_TEST_KILLS ?? 5);
+const KILLS = Number(process.env.LOAM_TEST_KILLS ?? 3);
 const SEED = Number(process.env.LOAM_TEST_SEED ?? Math.floor(Math.random() * 1e6));
 const FILES = 200;
 /** Longer than restoring, running and saving takes here. */

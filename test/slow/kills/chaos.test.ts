@@ -39,7 +39,7 @@ import { needs } from '../../support/needs.ts';
 import { type OwnEngine, startOwnEngine } from '../../support/own-engine.ts';
 import { listProcessesNaming } from '../../support/processes.ts';
 
-const KILLS = Number(process.env.LOAM_TEST_CHAOS ?? 20);
+const KILLS = Number(process.env.LOAM_TEST_CHAOS ?? 10);
 /** Determines the victims and the times; the load is not reproducible. */
 const SEED = Number(process.env.LOAM_TEST_SEED ?? Math.floor(Math.random() * 1e6));
 /** Callers for each kind of runner; each has one job at a time. */

@@ -15,7 +15,7 @@ import { startKillableServer } from '../../support/kills/killable-server.ts';
 import { mulberry32 } from '../../support/kills/killer.ts';
 import { lines, submit, until } from '../../support/submit.ts';
 
-const KILLS = Number(process.env.LOAM_TEST_KILLS ?? 5);
+const KILLS = Number(process.env.LOAM_TEST_KILLS ?? 4);
 const SEED = Number(process.env.LOAM_TEST_SEED ?? Math.floor(Math.random() * 1e6));
 const RETRIES = 5;
 const LINES = 50_000;
