@@ -375,7 +375,7 @@ export function composeRunners(
     logs: (handle, cursor, signal) => runnerOf(handle).logs(handle, cursor, signal),
     renewLease: (handle, renewedAt) => runnerOf(handle).renewLease?.(handle, renewedAt),
     signal: (handle, signal) => runnerOf(handle).signal(handle, signal),
-    wait: (handle, signal) => runnerOf(handle).wait(handle, signal),
+    wait: (handle, ...rest) => runnerOf(handle).wait(handle, ...rest),
     replaceFiles: (handle, files) => runnerOf(handle).replaceFiles(handle, files),
     exec: async (handle, spec) => {
       const runner = runnerOf(handle);

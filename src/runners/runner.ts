@@ -321,8 +321,16 @@ export type Runner = {
    * @throws NotExecutable
    */
   exec?(handle: Handle, spec: ExecSpec): Promise<ExecSession>;
-  /** Rejects when `signal` aborts. */
-  wait(handle: Handle, signal: AbortSignal): Promise<Outcome>;
+  /**
+   * Rejects when `signal` aborts.
+   * @param onInterrupted called when a cluster ends the attempt and its command has ended: its files can be read until it settles,
+   *   or the cluster ends their machine. It may be called again after a restart of this server.
+   */
+  wait(
+    handle: Handle,
+    signal: AbortSignal,
+    onInterrupted?: () => Promise<unknown>,
+  ): Promise<Outcome>;
   /** Null when the usage cannot be measured, for example because the work does not run. */
   stats(handle: Handle): Promise<Usage | null>;
   /**

@@ -189,13 +189,20 @@ export function clusterJobs(open: () => Promise<ClusterUnderTest>, ...wanted: Ne
     );
   });
 
-  test('a job that the cluster ends is lost, and runs again without a retry', async () => {
+  test('a job that the cluster ends is lost, and runs again with its checkpoint, without a retry', async () => {
     await using made = await start();
     const { ada } = made;
-    await create(ada, { ...made.job, name: 'again', command: 'echo up; sleep 600', retries: 0 });
-    await eventually(async () => expect(await messages(ada, 'again')).toEqual(['up']));
+    const command = `mkdir -p ckpt; cat ckpt/step; trap 'echo saved > ckpt/step; exit 0' TERM; echo up; sleep 600 & wait`;
+    await submit(ada, {
+      ...{ ...made.job, namespace: 'ada', name: 'again', repo: 'ada/code', command },
+      ...{ cpu: 2, memoryGb: 1, diskGb: 1, retries: 0 },
+      ...{ checkpointPath: 'ckpt', checkpointMinutes: 0 },
+    });
+    const said = async () =>
+      (await messages(ada, 'again')).filter((line) => !line.startsWith('cat:'));
+    await eventually(async () => expect(await said()).toEqual(['up']));
     await made.interrupt();
-    await eventually(async () => expect(await messages(ada, 'again')).toEqual(['up', 'up']));
+    await eventually(async () => expect(await said()).toEqual(['up', 'saved', 'up']));
     expect(await get(ada, 'again')).toMatchObject({ status: 'running', retry_count: 0 });
     const query = '{ job(namespace: "ada", name: "again") { attempts { nodes { outcome } } } }';
     const { attempts } = (await ada.gql(query)).job;

@@ -94,6 +94,8 @@ class SupervisedAttempt implements AsyncDisposable {
   readonly #watching: Promise<void>;
   /** The process to signal, once there is one. */
   #handle: Handle | undefined;
+  /** The cluster ended the attempt, and its checkpoint was stored before the files were gone. */
+  #hasLastCheckpoint = false;
   #signalToSend: 'TERM' | 'KILL' | undefined;
   #sentSignal: 'TERM' | 'KILL' | undefined;
 
@@ -262,7 +264,8 @@ class SupervisedAttempt implements AsyncDisposable {
       )
       // An error of `running` is thrown below.
       .catch(() => {});
-    const waiting = runner.wait(handle, signal).then(async (outcome) => {
+    const onInterrupted = () => this.#storeInterrupted(attempt, handle);
+    const waiting = runner.wait(handle, signal, onInterrupted).then(async (outcome) => {
       // The log of a machine that does not answer may not end.
       if (outcome.kind === 'lost' && outcome.unreachable) following.abort();
       // Not together with the end, because the last lines of the log may have to wait for disk space.
@@ -317,6 +320,14 @@ class SupervisedAttempt implements AsyncDisposable {
     }
   }
 
+  /** Stores the checkpoint before a cluster removes the files. A failure is reported after the end of the attempt. */
+  async #storeInterrupted(attempt: Attempt, handle: Handle): Promise<void> {
+    const signal = this.#jobEnded;
+    if (attempt.job.checkpointPath === null || signal.aborted) return;
+    this.#hasLastCheckpoint =
+      (await storeCheckpoint(this.#deps, attempt, handle, signal)) === null && !signal.aborted;
+  }
+
   /**
    * Stores the checkpoint for the next attempt, unless there will be none. The files of a lost attempt may still be on the machine.
    * @returns a line for the log: why it was not stored
@@ -325,6 +336,7 @@ class SupervisedAttempt implements AsyncDisposable {
     const handle = this.#handle;
     const signal = this.#jobEnded;
     if (attempt.job.checkpointPath === null || !handle || signal.aborted) return null;
+    if (this.#hasLastCheckpoint) return null;
     if (!mayRunAgain(attempt, outcome)) return null;
     await markExited(this.#deps, attempt, outcome, PHASES.checkpointing);
     await this.#deps.space.untilFree(signal);

@@ -104,7 +104,7 @@ export type AgentUsage = ({ cpuSeconds: number } | { cpuPercent: number }) & {
 
 /**
  * `isInterrupted`: the engine ended the agent before the command had ended, so the exit code may not be that of the command. The
- * agent then exits without being dismissed.
+ * agent then exits soon, also without being dismissed.
  */
 export type AgentExit = AttemptExit & { isInterrupted?: true };
 

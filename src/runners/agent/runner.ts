@@ -316,11 +316,24 @@ class ClusterRunner implements AgentRunner {
     session?.signal(name);
   }
 
-  async wait(handle: Handle, abort: AbortSignal): Promise<Outcome> {
-    using watcher = this.#watchForEnd(String(handle.attempt), abort);
+  async wait(
+    handle: Handle,
+    abort: AbortSignal,
+    onInterrupted: () => Promise<unknown> = async () => {},
+  ): Promise<Outcome> {
+    const id = String(handle.attempt);
+    using watcher = this.#watchForEnd(id, abort);
+    let isReleased = false;
     for (;;) {
       const end = await watcher.findEnd();
       if (end) return end;
+      const exit = isReleased ? null : await readJsonFile<AgentExit>(this.#file(id, 'exit'));
+      if (exit?.isInterrupted) {
+        isReleased = true;
+        await onInterrupted();
+        (await this.findSession(id))?.dismiss();
+        continue;
+      }
       await watcher.next();
       abort.throwIfAborted();
     }

@@ -31,6 +31,8 @@ const NEWLINE = 0x0a;
 const LEASE_CHECK_MS = 1_000;
 /** Interval of measurements of the usage. */
 const USAGE_MS = 2_000;
+/** Engines kill what has not ended 30 to 40 seconds after their signal. */
+const LAST_FILES_MS = 30_000;
 
 type SenderOptions = {
   client: AgentClient;
@@ -61,7 +63,6 @@ export class Sender {
   readonly #over = new AbortController();
   #started: AttemptStart | undefined;
   #exit: AttemptExit | undefined;
-  #hasSentExit = false;
 
   constructor(options: SenderOptions) {
     this.#options = options;
@@ -85,7 +86,9 @@ export class Sender {
     const measuring = this.#reportUsage();
     try {
       const { exitCode, isInterrupted } = await this.#sendLogAndExit();
-      if (!isInterrupted) await controlling;
+      // The engine waits for its end. Meanwhile the worker may take the files that the next attempt needs.
+      if (isInterrupted) await Promise.race([controlling, sleep(LAST_FILES_MS, this.#over.signal)]);
+      else await controlling;
       return exitCode;
     } catch (error) {
       if (error instanceof Refused) stop('KILL');
@@ -135,10 +138,7 @@ export class Sender {
         const end: AgentExit = { ...exit, ...(isInterrupted && { isInterrupted }) };
         const response = await this.#report({ exit: { ...end, logBytes: sent } });
         const { size } = (await response.json()) as LogPosition;
-        if (size === sent) {
-          this.#hasSentExit = true;
-          return end;
-        }
+        if (size === sent) return end;
         sent = size;
       } else {
         const started = hasReportedStart ? undefined : this.#started;
@@ -183,7 +183,7 @@ export class Sender {
         const response = await client.request(path, { signal, timeoutMs: 2 * CONTROL_MS });
         const control = (await response.json()) as AgentControl;
         seen = control.version;
-        if (control.isDismissed && this.#hasSentExit) return;
+        if (control.isDismissed && this.#exit) return;
         if (control.isDismissed) throw new Refused('the worker has removed the attempt');
         if (control.signal) stop(control.signal);
         if (control.files) writeFiles(control.files);

@@ -259,6 +259,11 @@ export class AgentSession {
     this.#permission = undefined;
     this.#output?.received.reject(new RunnerUnavailable('the attempt is removed'));
     this.execs.close();
+    this.dismiss();
+  }
+
+  /** Lets the agent exit when it has reported the end. */
+  dismiss(): void {
     this.#setControl({ isDismissed: true });
   }
 
