@@ -149,6 +149,8 @@ export type Outcome =
       note?: string;
       /** The kernel killed a process for lack of memory. Then the job has failed, whatever its exit code. */
       outOfMemory?: true;
+      /** Whether the work has left files in `RESULTS_DIR`; unset: unknown. */
+      hasResults?: boolean | undefined;
     }
   /** The work never ran; `reason` is shown to the job's user. */
   | { kind: 'unstartable'; reason: string }
@@ -206,8 +208,22 @@ export class UnchangedFiles extends Error {
 /** `unless`: the fingerprint (`TarFingerprint`) of the last snapshot, which is not wanted again; null: any is wanted. */
 export type Snapshot = { unless: string | null };
 
-/** `maxEntries`: default: `MAX_OUTPUT_ENTRIES`. `snapshot`: the work may run. */
-export type ReadOptions = { maxEntries?: number | undefined; snapshot?: Snapshot | undefined };
+/**
+ * Which files are wanted. The tar has entries for no others, but for a wanted file that is larger or cannot be read, it has one
+ * without contents. An agent of an earlier version ignores this.
+ */
+export type WantedFiles = {
+  /** Glob pattern (`base/pattern.ts`) of paths relative to the folder; unset: all. */
+  pattern?: string | undefined;
+  maxFileBytes: number;
+};
+
+/** `maxEntries`: default: `MAX_OUTPUT_ENTRIES`. `snapshot`: the work may run. `wanted`: unset: all files, and links and folders. */
+export type ReadOptions = {
+  maxEntries?: number | undefined;
+  snapshot?: Snapshot | undefined;
+  wanted?: WantedFiles | undefined;
+};
 
 /** A command beside that of a job. */
 export type ExecSpec = {
@@ -355,6 +371,23 @@ export const WORKING_DIR = '/work';
 
 /** Name in the folder of an attempt → path at which the job sees the folder. */
 export const MOUNTS = { work: WORKING_DIR, tmp: '/tmp', home: '/home/job' } as const;
+
+/** The folder of the files in which a job leaves results (`RESULT_FILES`), in its folder for temporary files. */
+export const RESULTS_FOLDER = '.loam-results';
+
+/** The same as the job sees it. Runners create it, empty. */
+export const RESULTS_DIR = `${MOUNTS.tmp}/${RESULTS_FOLDER}`;
+
+/** The variable with the path of a result file → the name of the file. */
+export const RESULT_FILES = { JOB_SUMMARY: 'summary.md' } as const;
+
+/** The variables of the result files. @param tmp the folder for temporary files, as the job sees it */
+export function resultVariables(tmp: string): Record<string, string> {
+  const files = Object.entries(RESULT_FILES);
+  return Object.fromEntries(
+    files.map(([name, file]) => [name, `${tmp}/${RESULTS_FOLDER}/${file}`]),
+  );
+}
 
 /** The folder of the files that the runner provides (`AttemptSpec.files`), as the job sees it. */
 export const FILES_DIR = '/run/loam';

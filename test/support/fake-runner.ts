@@ -1,5 +1,5 @@
 /**
- * A runner without processes, for tests. It understands `echo TEXT`, `echo TEXT > PATH` (a file), `flood LINES BYTES` (that
+ * A runner without processes, for tests. It understands `echo TEXT`, `echo TEXT > PATH` (a file, or `$JOB_SUMMARY`), `flood LINES BYTES` (that
  * many lines of that length), `exit N`, `sleep SECONDS`, `hold` (until the test calls `release`), `busy` (without end), `trap
  * N` (exit with N on SIGTERM), `stubborn` (ignore SIGTERM), `unstartable REASON` (with the escapes of JSON) and `lose`, joined
  * by `;`; other commands do nothing. Given to a second server, it acts as the machine that outlived the first.
@@ -11,6 +11,7 @@ import { join, posix } from 'node:path';
 import { Readable } from 'node:stream';
 import { setTimeout as delay } from 'node:timers/promises';
 import { pack } from 'tar-stream';
+import { matchesPattern } from '../../src/repositories/branch-patterns.ts';
 import {
   type AttemptSpec,
   GRACE_MS,
@@ -18,8 +19,10 @@ import {
   LOCAL_MACHINE,
   type Machine,
   type Outcome,
+  RESULTS_DIR,
   type Runner,
   type RunnerLine,
+  resultVariables,
   Unstartable,
 } from '../../src/runners/runner.ts';
 
@@ -75,10 +78,22 @@ export function fakeRunner(options: Options = {}): FakeRunner {
     work.end.abort();
   }
 
+  /** A path, or the variable of a result file. */
+  function toPath(word: string): string {
+    return resultVariables('/tmp')[word.slice(1)] ?? word;
+  }
+
   async function run(work: Work): Promise<void> {
     const startedAt = new Date();
     const exit = (exitCode: number, timedOut = false) =>
-      finish(work, { kind: 'exited', exitCode, timedOut, startedAt, endedAt: new Date() });
+      finish(work, {
+        kind: 'exited',
+        exitCode,
+        timedOut,
+        startedAt,
+        endedAt: new Date(),
+        hasResults: [...work.files.keys()].some((path) => path.startsWith(`${RESULTS_DIR}/`)),
+      });
     const timeout = setTimeout(() => exit(143, true), work.spec.timeoutMs);
     work.end.signal.addEventListener('abort', () => {
       clearTimeout(timeout);
@@ -89,7 +104,7 @@ export function fakeRunner(options: Options = {}): FakeRunner {
       const text = words.join(' ').replace(/^(['"])(.*)\1$/, '$2');
       if (work.outcome) return;
       const [, written, path] = (verb === 'echo' && /^(.*) > (\S+)$/.exec(text)) || [];
-      if (path !== undefined) work.files.set(path, `${written}\n`);
+      if (path !== undefined) work.files.set(toPath(path), `${written}\n`);
       else if (verb === 'echo') {
         const line: RunnerLine = { timestamp: new Date(), stream: 'stdout', message: text };
         change(work, () => work.lines.push(line));
@@ -200,19 +215,24 @@ export function fakeRunner(options: Options = {}): FakeRunner {
       if (work?.state !== 'started' || work.outcome) return null;
       return { gpuPercent: 0, cpuPercent: 50, memoryBytes: 3 * 2 ** 30, diskBytes: 2 ** 30 };
     },
-    async artifacts(handle, path) {
+    async artifacts(handle, path, { wanted } = {}) {
       const { files = new Map<string, string>(), lines = [] } = find(handle) ?? {};
       const at = posix.resolve('/work', path);
       const found = [...files].flatMap(([name, held]) => {
-        const file = posix.join('/work', name);
+        const file = posix.resolve('/work', name);
         if (file !== at && !file.startsWith(`${at}/`)) return [];
-        return [[posix.relative(at, file) || posix.basename(file), held] as const];
+        const inside = posix.relative(at, file) || posix.basename(file);
+        const isWanted = wanted?.pattern === undefined || matchesPattern(wanted.pattern, inside);
+        return isWanted ? [[inside, held] as const] : [];
       });
       const printed = lines.map(({ message }) => `${message}\n`).join('');
       if (files.size === 0 && printed) found.push([path, printed]);
       if (found.length === 0) return null;
       const archive = pack();
-      for (const [name, held] of found) archive.entry({ name }, held);
+      for (const [name, held] of found)
+        if (held.length > (wanted?.maxFileBytes ?? held.length))
+          archive.entry({ name, type: 'fifo' });
+        else archive.entry({ name }, held);
       archive.finalize();
       return Readable.from(archive as AsyncIterable<Buffer>);
     },

@@ -12,7 +12,9 @@ import {
   LOCAL_MACHINE,
   type LogCursor,
   type Outcome,
+  RESULTS_DIR,
   type Runner,
+  type WantedFiles,
 } from '../../src/runners/runner.ts';
 import { eventually } from './eventually.ts';
 import { type Need, needs } from './needs.ts';
@@ -229,6 +231,27 @@ export function runnerContract(open: () => Promise<RunnerUnderTest>, ...wanted: 
       expect(await at('.')).toEqual({ 'out/a': 'one\n', 'out/deep/b': 'two\n' });
       for (const path of ['nothing', 'out/nothing', 'out/a/nothing', 'ou'])
         expect(await at(path), path).toBeNull();
+    }
+  });
+
+  test('result files and files of a pattern are read without the contents of larger ones', async () => {
+    await using made = await open();
+    const command =
+      'mkdir -p out/deep; echo one > out/deep/a.xml; echo two > out/b.txt; echo long > out/c.xml; echo hi > $JOB_SUMMARY; exit 3';
+    const { handle, outcome } = await runToEnd(made.runner, attemptSpec(command));
+    // A remote engine does not know.
+    expect(outcome).not.toMatchObject({ hasResults: false });
+    const none = await runToEnd(made.runner, attemptSpec('exit 0'));
+    expect(none.outcome).not.toMatchObject({ hasResults: true });
+    for (const runner of [made.runner, await made.again()]) {
+      const read = (path: string, wanted: WantedFiles) =>
+        entriesOf(runner.artifacts(handle, path, { wanted }));
+      expect(await read(RESULTS_DIR, { maxFileBytes: 3 })).toEqual({ 'summary.md': 'hi\n' });
+      expect(await read(RESULTS_DIR, { maxFileBytes: 2 })).toEqual({ 'summary.md': 'fifo' });
+      expect(await read('out', { pattern: '**.xml', maxFileBytes: 4 })).toEqual({
+        'c.xml': 'fifo',
+        'deep/a.xml': 'one\n',
+      });
     }
   });
 

@@ -16,6 +16,7 @@ import type { ImageProgram } from '../../base/config/slurm.ts';
 import { MOUNTS } from '../runner.ts';
 import type { DiskUse } from '../supervisor/disk.ts';
 import { readJsonFile } from '../supervisor/folder.ts';
+import { hasResultFiles } from '../supervisor/result-files.ts';
 import { recordFailedStart, type Supervision, supervise } from '../supervisor/supervise.ts';
 import { locateOutput, openTar } from '../supervisor/tar.ts';
 import { AgentClient, Refused } from './client.ts';
@@ -190,7 +191,7 @@ async function runClaimed(
             launcher.start({ ...spec, files: provided, folders: filled }, outputs),
           onStarted: (supervision) => signals.set(supervision),
           onUp: (started) => sender.setStarted(started),
-          onRecorded: (exit) => sender.setExit(exit),
+          onRecorded: (exit) => sender.setExit({ ...exit, hasResults: hasResultFiles(jobDir) }),
           getEarlySignal: signals.early,
           removeTree,
         }).catch(fail);

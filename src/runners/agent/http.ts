@@ -77,6 +77,7 @@ const reportSchema = z.object({
       reason: sentence.optional(),
       outOfMemory: z.literal(true).optional(),
       isInterrupted: z.literal(true).optional(),
+      hasResults: z.boolean().optional(),
       logBytes: z.int().min(0),
     })
     .optional(),

@@ -32,6 +32,7 @@ import {
   MOUNTS,
   type MountedFolder,
   NotExecutable,
+  resultVariables,
 } from '../runner.ts';
 import {
   createMountPoints,
@@ -41,6 +42,7 @@ import {
 } from '../supervisor/mounted-folders.ts';
 import { providedVariables, writeProvidedFiles } from '../supervisor/provided-files.ts';
 import { type ContainerReports, receiveReports } from '../supervisor/reports.ts';
+import { createResultsFolder } from '../supervisor/result-files.ts';
 import type { Work, WorkOutputs } from '../supervisor/supervise.ts';
 import { type ExecPlace, openExec } from './exec.ts';
 import { imageCommand } from './images.ts';
@@ -128,8 +130,9 @@ export function createProcessLauncher(options: ProcessLauncherOptions): Launcher
       const dirs = inImage
         ? { HOME: MOUNTS.home, TMPDIR: MOUNTS.tmp }
         : { HOME: folders.home, TMPDIR: folders.tmp };
+      const results = resultVariables(dirs.TMPDIR);
       const provided = providedVariables(join(dirs.HOME, HOME_FILES), files);
-      const jobEnv = { ...BASE_ENV, ...dirs, ...env, ...provided, ...gpuVariables() };
+      const jobEnv = { ...BASE_ENV, ...dirs, ...results, ...env, ...provided, ...gpuVariables() };
       const hasGpus = Boolean(process.env.CUDA_VISIBLE_DEVICES);
       const program =
         inImage && images
@@ -351,4 +354,5 @@ export function createJobFolders(jobDir: string): void {
       chmodSync(join(jobDir, name), 0o770);
     } catch {}
   }
+  createResultsFolder(join(jobDir, 'tmp'), 0o777);
 }

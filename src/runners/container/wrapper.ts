@@ -17,7 +17,7 @@
  */
 import { environmentScript } from '../process/launch.ts';
 import { quoteForShell } from '../process/namespace.ts';
-import { MOUNTS } from '../runner.ts';
+import { MOUNTS, resultVariables } from '../runner.ts';
 import { SHARED, SHARED_DIR } from './shared-folder.ts';
 
 /** Searched before the job's own PATH, in which the programs of the script may be missing. */
@@ -31,7 +31,10 @@ const WATCHDOG_DELAY_S = 5;
 
 /** The script that sets the environment of the job. */
 export function buildEnvironmentScript(env: Readonly<Record<string, string>>): string {
-  return environmentScript({ HOME: MOUNTS.home, TMPDIR: MOUNTS.tmp, ...env }, MOUNTS.work);
+  return environmentScript(
+    { HOME: MOUNTS.home, TMPDIR: MOUNTS.tmp, ...resultVariables(MOUNTS.tmp), ...env },
+    MOUNTS.work,
+  );
 }
 
 /**

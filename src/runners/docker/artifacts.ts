@@ -5,7 +5,14 @@
  */
 import { basename, posix } from 'node:path';
 import { Readable } from 'node:stream';
-import { MAX_OUTPUT_ENTRIES, MOUNTS, type ReadOptions, tooManyEntriesError } from '../runner.ts';
+import { Pattern } from '../../base/pattern.ts';
+import {
+  MAX_OUTPUT_ENTRIES,
+  MOUNTS,
+  type ReadOptions,
+  tooManyEntriesError,
+  type WantedFiles,
+} from '../runner.ts';
 import { locateOutput, openTar } from '../supervisor/tar.ts';
 import { TAR_END, type TarEntry, tarHeader, tarPadding } from '../supervisor/tar-format.ts';
 import type { Owner } from './attempt-dir.ts';
@@ -23,6 +30,8 @@ type Source = {
   remote: boolean;
 };
 
+type RemoteOptions = ReadOptions & { silentMs?: number };
+
 /**
  * @returns null when the path does not exist. The stream fails with ArtifactsNotKept beyond `maxEntries`, and with
  *   RunnerUnavailable when the engine interrupts the transfer or sends nothing for `silentMs`
@@ -30,12 +39,12 @@ type Source = {
 export async function readArtifacts(
   { engine, container, attemptDir, owner, remote, uidOffset = 0 }: Source,
   path: string,
-  { maxEntries = MAX_OUTPUT_ENTRIES, silentMs, snapshot }: ReadOptions & { silentMs?: number } = {},
+  { maxEntries = MAX_OUTPUT_ENTRIES, silentMs, snapshot, wanted }: RemoteOptions = {},
 ): Promise<Readable | null> {
   const absolutePath = posix.resolve(MOUNTS.work, path);
   if (!remote && isMounted(absolutePath)) {
     const found = await locateOutput(attemptDir, path);
-    return found && openTar(found, { maxEntries, snapshot });
+    return found && openTar(found, { maxEntries, snapshot, wanted });
   }
   try {
     const archive = await engine.stream((docker) =>
@@ -47,9 +56,8 @@ export async function readArtifacts(
     }
     const uids = [owner.uid, owner.uid + uidOffset];
     const entries = readArchive(archive, silentMs);
-    return Readable.from(filterArchive(entries, absolutePath, uids, maxEntries), {
-      objectMode: false,
-    });
+    const rules = { uids, maxEntries, wanted };
+    return Readable.from(filterArchive(entries, absolutePath, rules), { objectMode: false });
   } catch (error) {
     // For a path below a file the engine answers 500; such a path does not exist.
     const isBelowFile = isStatus(error, 500) && /: not a directory\s*$/.test(String(error));
@@ -69,26 +77,34 @@ function isMounted(path: string): boolean {
   return Object.values(MOUNTS).some((mount) => path === mount || path.startsWith(`${mount}/`));
 }
 
+type FilterRules = {
+  uids: readonly number[];
+  maxEntries: number;
+  wanted: WantedFiles | undefined;
+};
+
 /** Entry names of the engine begin with the last part of `path`, even if that is a single file; this prefix is removed. */
 async function* filterArchive(
   entries: AsyncIterable<ArchiveEntry>,
   path: string,
-  uids: readonly number[],
-  maxEntries: number,
+  { uids, maxEntries, wanted }: FilterRules,
 ): AsyncGenerator<Buffer> {
   const root = basename(path);
+  const pattern = wanted?.pattern === undefined ? null : new Pattern(wanted.pattern);
   let left = maxEntries;
   /** The previous entry, if it was a folder: the next entry shows whether it is empty. */
   let folder: string | undefined;
   const emptyFolder = (next: string) => {
-    if (!folder || next.startsWith(`${folder}/`)) return [];
+    if (!folder || wanted || next.startsWith(`${folder}/`)) return [];
     return [header(folder, { size: 0, mode: 0o755, type: 'directory' })];
   };
   for await (const entry of entries) {
     const { name: fullName, type, size = 0, mode = 0, mtime, uid, linkname } = entry.header;
     const entryPath = fullName.replace(/\/+$/, '');
-    const isFile = type === 'file' && uids.includes(uid);
-    const name = entryPath === root ? (isFile ? root : '') : entryPath.slice(root.length + 1);
+    const isOwn = type === 'file' && uids.includes(uid);
+    const isFile = isOwn && size <= (wanted?.maxFileBytes ?? size);
+    const inside = entryPath === root ? (isOwn ? root : '') : entryPath.slice(root.length + 1);
+    const name = pattern && !pattern.matches(inside) ? '' : inside;
     if (left-- === 0) throw tooManyEntriesError(maxEntries);
     yield* emptyFolder(name);
     folder = type === 'directory' ? name : undefined;
@@ -98,7 +114,7 @@ async function* filterArchive(
       yield tarPadding(size);
       continue;
     }
-    if (name && type === 'symlink') {
+    if (name && type === 'symlink' && !wanted) {
       const target = Buffer.from(linkname ?? '');
       yield header(name, { size: 0, mode: 0o777, type: 'link', target });
     } else if (name && type !== 'directory')

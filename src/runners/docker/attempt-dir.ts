@@ -23,6 +23,7 @@ import { SHARED } from '../container/shared-folder.ts';
 import { type AttemptSpec, MOUNTS } from '../runner.ts';
 import { changeOwner } from '../supervisor/ownership.ts';
 import { writeProvidedFiles } from '../supervisor/provided-files.ts';
+import { createResultsFolder } from '../supervisor/result-files.ts';
 import type { Ending } from '../supervisor/supervise.ts';
 
 /** User and group of the job's processes and files. */
@@ -80,6 +81,7 @@ export async function createAttemptDir(attemptDir: string): Promise<void> {
   await mkdir(attemptDir, { mode: 0o700 });
   await mkdir(sharedDir(attemptDir), { mode: 0o755 });
   for (const name of ['tmp', 'home']) await mkdir(join(attemptDir, name), { mode: 0o700 });
+  createResultsFolder(join(attemptDir, 'tmp'));
 }
 
 /** The folder that the shell of the container shares with its supervisor (`../container/wrapper.ts`). */

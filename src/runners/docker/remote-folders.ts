@@ -11,7 +11,7 @@ import { pipeline } from 'node:stream/promises';
 import { pack } from 'tar-stream';
 import { accountFiles } from '../account-files.ts';
 import { SHARED, SHARED_DIR } from '../container/shared-folder.ts';
-import { type AttemptSpec, FILES_DIR, MOUNTS } from '../runner.ts';
+import { type AttemptSpec, FILES_DIR, MOUNTS, RESULTS_DIR } from '../runner.ts';
 import type { JobScripts, Owner } from './attempt-dir.ts';
 import type { Engine } from './engine.ts';
 import type { ContainerUser } from './image-users.ts';
@@ -37,7 +37,7 @@ export async function createRemoteFolders(
   if (!isOfImage)
     for (const [name, text] of Object.entries(accountFiles(uid, gid)))
       archive.entry({ name: `etc/${name}`, mode: 0o644, uid: 0, gid: 0 }, text);
-  for (const path of Object.values(MOUNTS))
+  for (const path of [...Object.values(MOUNTS), RESULTS_DIR])
     archive.entry({ name: `${path.slice(1)}/`, type: 'directory', mode: 0o700, uid, gid });
   const shared = SHARED_DIR.slice(1);
   archive.entry({ name: `${shared}/`, type: 'directory', mode: 0o755, uid: 0, gid: 0 });

@@ -49,6 +49,7 @@ import { computeLimits, type JobLimits, readMachineCapacity } from '../superviso
 import { createMountPoints } from '../supervisor/mounted-folders.ts';
 import { providedVariables } from '../supervisor/provided-files.ts';
 import { openRemoval, type Removal } from '../supervisor/removal.ts';
+import { noteResultFiles } from '../supervisor/result-files.ts';
 import { type LocalVolumes, locateVolumes } from '../volumes.ts';
 import { readArtifacts } from './artifacts.ts';
 import {
@@ -462,11 +463,13 @@ export class DockerRunner implements Runner, AsyncDisposable {
       .catch((error) => log.warn({ err: error }, 'A shell of an earlier process may go on'));
     const watch = this.#watchDisk(handle, record, AbortSignal.any([abort, watching.signal]));
     try {
-      return await superviseContainer(
+      const outcome = await superviseContainer(
         this.#supervised(handle),
         (signal) => this.#nextStopRequest(handle, signal),
         abort,
       );
+      const dir = this.#attemptDirOf(handle.attempt);
+      return record.remote ? outcome : noteResultFiles(outcome, dir);
     } finally {
       watching.abort();
       await watch;

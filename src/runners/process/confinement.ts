@@ -17,6 +17,7 @@ import {
   MOUNTS,
   type MountedFolder,
   type NetworkMode,
+  resultVariables,
 } from '../runner.ts';
 import {
   type Account,
@@ -28,6 +29,7 @@ import { createMountPoints, linkVolumes } from '../supervisor/mounted-folders.ts
 import { changeOwner } from '../supervisor/ownership.ts';
 import { limitMark, USES_LIMIT_MARK } from '../supervisor/proc.ts';
 import { providedVariables, writeProvidedFiles } from '../supervisor/provided-files.ts';
+import { createResultsFolder } from '../supervisor/result-files.ts';
 import { setprivPrefix } from '../supervisor/user.ts';
 import { bubblewrapOptions } from './bubblewrap.ts';
 import { cleanupIpc } from './cleanup-ipc.ts';
@@ -169,6 +171,7 @@ export class Confinement {
     const { sandbox, accounts } = this.#findings;
     mkdirSync(folder, { mode: sandbox === 'none' && accounts ? 0o711 : 0o700 });
     for (const name of ['tmp', 'home']) mkdirSync(join(folder, name));
+    createResultsFolder(join(folder, 'tmp'));
   }
 
   /** Allocates a user and plans a network for the attempt. A repeated call returns the same user. */
@@ -258,7 +261,8 @@ export class Confinement {
     const prefix = account
       ? setprivPrefix(account.uid)
       : this.#findings.unconfinedPrefix(job.attempt);
-    const dirs = { HOME: join(folder, 'home'), TMPDIR: join(folder, 'tmp') };
+    const tmp = join(folder, 'tmp');
+    const dirs = { HOME: join(folder, 'home'), TMPDIR: tmp, ...resultVariables(tmp) };
     return {
       argv: [...prefix, ...entryCommand(job.command)],
       cwd: '/',
@@ -289,7 +293,8 @@ export class Confinement {
       ...(hasFiles ? [{ kind: 'read', from: join(folder, FILES), to: FILES_DIR } as const] : []),
       ...volumes.map(({ from, to, readOnly }): Mount => ({ kind: 'volume', from, to, readOnly })),
     ];
-    const dirs = { HOME: MOUNTS.home, TMPDIR: MOUNTS.tmp };
+    const { home, tmp } = MOUNTS;
+    const dirs = { HOME: home, TMPDIR: tmp, ...resultVariables(tmp) };
     const view = { mounts, root, uid: account?.uid ?? null };
     return {
       ...sandboxCommand(sandbox, view, this.network === 'none' ? 'none' : 'shared', command),

@@ -50,6 +50,7 @@ import { renewLease } from '../supervisor/lease.ts';
 import { computeLimits, type JobLimits, readMachineCapacity } from '../supervisor/limits.ts';
 import { readBootId } from '../supervisor/proc.ts';
 import { openRemoval, type Removal } from '../supervisor/removal.ts';
+import { noteResultFiles } from '../supervisor/result-files.ts';
 import type { AttemptExit, AttemptStart } from '../supervisor/supervise.ts';
 import { locateOutput, openTar } from '../supervisor/tar.ts';
 import { type LocalVolumes, locateVolumes } from '../volumes.ts';
@@ -331,7 +332,8 @@ class LocalProcessRunner implements ProcessRunner {
       }
       if (end === 'lost') return { kind: 'lost' };
       // The exit code of a process is always known.
-      if (end) return buildOutcome({ ...end, exitCode: end.exitCode ?? KILLED });
+      if (end)
+        return noteResultFiles(buildOutcome({ ...end, exitCode: end.exitCode ?? KILLED }), folder);
       await watcher.next();
       abort.throwIfAborted();
     }

@@ -51,6 +51,7 @@ export function buildOutcome(end: AttemptExit & { exitCode: number }): Outcome {
     timedOut: end.timedOut,
     ...(end.reason !== undefined && { note: end.reason }),
     ...(end.outOfMemory && { outOfMemory: true }),
+    ...(end.hasResults !== undefined && { hasResults: end.hasResults }),
     startedAt: new Date(end.startedAt),
     endedAt: new Date(end.endedAt),
   };

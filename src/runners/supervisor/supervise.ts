@@ -40,6 +40,8 @@ export type AttemptExit = {
   outOfMemory?: true | undefined;
   /** How many processes the kernel has killed for that, if it was counted. */
   oomKills?: number | undefined;
+  /** As of `Outcome`. Noted by the agent, which alone sees the folder. */
+  hasResults?: boolean | undefined;
 };
 
 /** How the supervisor began to end the work, for a supervisor that replaces it. `reason`: unset if it was asked to. */

@@ -7,6 +7,7 @@ import { lstat, opendir, readlink, realpath } from 'node:fs/promises';
 import { basename, join, normalize, relative, sep } from 'node:path';
 import { Readable } from 'node:stream';
 import { promisify } from 'node:util';
+import { Pattern } from '../../base/pattern.ts';
 import {
   MAX_OUTPUT_ENTRIES,
   MOUNTS,
@@ -14,6 +15,7 @@ import {
   type Snapshot,
   tooManyEntriesError,
   UnchangedFiles,
+  type WantedFiles,
 } from '../runner.ts';
 import { TAR_END, TarFingerprint, tarHeader, tarPadding } from './tar-format.ts';
 
@@ -49,21 +51,23 @@ export async function locateOutput(dir: string, path: string): Promise<OutputPat
  */
 export function createTar(
   output: OutputPath,
-  { maxEntries = MAX_OUTPUT_ENTRIES, isRunning = false }: TarOptions = {},
+  { maxEntries = MAX_OUTPUT_ENTRIES, isRunning = false, wanted }: TarOptions = {},
 ): Readable {
-  return Readable.from(generateTar(output, { maxEntries, isRunning }), { objectMode: false });
+  const options = { maxEntries, isRunning, wanted };
+  return Readable.from(generateTar(output, options), { objectMode: false });
 }
 
 /** Creates the tar of a path after the work has ended, or with `snapshot` a tar while the work may still run. */
 export async function openTar(
   output: OutputPath,
-  { maxEntries, snapshot }: ReadOptions = {},
+  { maxEntries, snapshot, wanted }: ReadOptions = {},
 ): Promise<Readable> {
   if (snapshot) return createSnapshot(output, snapshot);
-  return createTar(output, maxEntries === undefined ? {} : { maxEntries });
+  return createTar(output, { ...(maxEntries !== undefined && { maxEntries }), wanted });
 }
 
-type TarOptions = { maxEntries?: number; isRunning?: boolean };
+type TarOptions = { maxEntries?: number; isRunning?: boolean; wanted?: WantedFiles | undefined };
+type WalkOptions = Required<Pick<TarOptions, 'maxEntries' | 'isRunning'>>;
 
 /**
  * Creates the tar of a folder while the job may run.
@@ -118,7 +122,7 @@ type FoundFolder = { name: Buffer; at: Buffer; entries: Dirent<Buffer>[] | null 
 /** Lists all folders below `root`, each only until the next one is asked for. */
 async function* walkFolders(
   root: Buffer,
-  { maxEntries, isRunning }: Required<TarOptions>,
+  { maxEntries, isRunning }: WalkOptions,
 ): AsyncGenerator<FoundFolder> {
   let left = maxEntries;
   // A list of folders instead of recursion, because the job controls the depth.
@@ -196,30 +200,34 @@ async function openFolder(root: Buffer, path: Buffer): Promise<OpenFolder | 'gon
 
 async function* generateTar(
   { path, owner }: OutputPath,
-  { maxEntries, isRunning }: Required<TarOptions>,
+  { maxEntries, isRunning, wanted: filter }: WalkOptions & Pick<TarOptions, 'wanted'>,
 ): AsyncGenerator<Buffer> {
   const root = Buffer.from(path);
+  const pattern = filter?.pattern === undefined ? null : new Pattern(filter.pattern);
+  const source = { owner, isRunning, maxBytes: filter?.maxFileBytes ?? Number.POSITIVE_INFINITY };
   if (!isRunning && (await lstat(root)).isFile()) {
     const name = Buffer.from(basename(path));
-    yield* largeEntry({ file: root, name, owner, isRunning });
+    yield* largeEntry({ ...source, file: root, name });
   } else
     for await (const { name: folder, at, entries } of walkFolders(root, {
       maxEntries,
       isRunning,
     })) {
       if (!entries) {
-        yield emptyEntry(folder);
+        if (!filter) yield emptyEntry(folder);
         continue;
       }
-      if (entries.length === 0 && folder.length > 0)
+      if (entries.length === 0 && folder.length > 0 && !filter)
         yield tarHeader({ name: folder, size: 0, mode: 0o755, type: 'directory' });
       for (let start = 0; start < entries.length; start += CONCURRENT_READS) {
         const wanted: (SourceFile | Buffer)[] = [];
         for (const entry of entries.slice(start, start + CONCURRENT_READS)) {
           const name = joinPath(folder, entry.name);
           const file = joinPath(at, entry.name);
-          if (entry.isFile()) wanted.push({ file, name, owner, isRunning });
-          else if (entry.isSymbolicLink()) wanted.push(await linkEntry(file, name));
+          if (pattern && !pattern.matches(name.toString())) continue;
+          if (entry.isFile()) wanted.push({ ...source, file, name });
+          else if (entry.isSymbolicLink())
+            wanted.push(filter ? emptyEntry(name) : await linkEntry(file, name));
           else if (!entry.isDirectory()) wanted.push(emptyEntry(name));
         }
         yield* readEntries(wanted);
@@ -229,7 +237,13 @@ async function* generateTar(
 }
 
 /** A file whose entry is to be read. */
-type SourceFile = { file: Buffer; name: Buffer; owner: number | null; isRunning: boolean };
+type SourceFile = {
+  file: Buffer;
+  name: Buffer;
+  owner: number | null;
+  isRunning: boolean;
+  maxBytes: number;
+};
 
 /** Yields entries in order. Adjacent small entries are joined, because each chunk costs its readers a wait. */
 async function* readEntries(all: readonly (SourceFile | Buffer)[]): AsyncGenerator<Buffer> {
@@ -309,10 +323,10 @@ function requireUnchanged(
   if (size !== before.size || mtimeMs !== before.mtimeMs) throw changedError();
 }
 
-/** Null for a file of another user: an unconfined job can create a hard link to it if the kernel permits. */
-function describe({ fd }: OpenFile, { name, owner }: SourceFile) {
+/** Null for a file that is too large, or of another user: an unconfined job can create a hard link to it if the kernel permits. */
+function describe({ fd }: OpenFile, { name, owner, maxBytes }: SourceFile) {
   const { size, mode, mtime, mtimeMs, uid } = fstatSync(fd);
-  return owner === null || uid === owner
+  return (owner === null || uid === owner) && size <= maxBytes
     ? { size, mtimeMs, header: tarHeader({ name, size, mode: mode & 0o777, mtime }) }
     : null;
 }

@@ -378,7 +378,7 @@ function toExit(outcome: Outcome): AttemptExit | null {
     const times = { startedAt: now, endedAt: now };
     return { exitCode: UNSTARTABLE_EXIT, timedOut: false, ...times, unstartable: true, reason };
   }
-  const { exitCode, timedOut, startedAt, endedAt, note, outOfMemory } = outcome;
+  const { exitCode, timedOut, startedAt, endedAt, note, outOfMemory, hasResults } = outcome;
   return {
     exitCode,
     timedOut,
@@ -387,6 +387,7 @@ function toExit(outcome: Outcome): AttemptExit | null {
     unstartable: false,
     ...(note !== undefined && { reason: note }),
     outOfMemory,
+    hasResults,
   };
 }
 
