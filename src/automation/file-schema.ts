@@ -4,6 +4,7 @@
  */
 import { z } from 'zod';
 import { type Catalogue, gpuCounts, gpuNames, isRange } from '../base/hardware.ts';
+import { BETTER, CHECK_RULES } from '../jobs/metrics/checks.ts';
 import { DEFAULT_TIMEZONE } from './cron.ts';
 import { MAX_COMBINATIONS } from './matrix.ts';
 import { describeInputProblem, INPUT_TYPES } from './run-inputs.ts';
@@ -205,6 +206,28 @@ function isMatrixKey(key: string): boolean {
   return key.length <= 60 && VARIABLE.test(key);
 }
 
+/** A percentage in quotes or without, as YAML reads both as text. */
+const PERCENTAGE = /^(\d{1,4}(?:\.\d{1,6})?) ?%$/;
+
+const check = z
+  .strictObject({
+    metric: z.string().max(100).describe('The name of a metric that the job prints.'),
+    min: z.number().optional().describe('The lowest value with which the job succeeds.'),
+    max: z.number().optional().describe('The highest value with which the job succeeds.'),
+    regress: z
+      .string('must be a percentage, such as 2%')
+      .regex(PERCENTAGE, 'must be a percentage, such as 2%')
+      .optional()
+      .describe(
+        'How much worse it may be than at the last success of this job on the default branch: 2%.',
+      ),
+    better: z
+      .enum(BETTER)
+      .optional()
+      .describe('With regress: whether higher or lower values are better. Default: higher.'),
+  })
+  .describe('What a metric must meet for the job to succeed.');
+
 const access = z.enum(['read', 'write']);
 
 const job = z
@@ -323,6 +346,15 @@ const job = z
       .optional()
       .describe(
         'How often the folder is stored while the job runs; 0: only at the end of attempts. Default: 10.',
+      ),
+    check: z
+      .union(
+        [check, z.array(check).min(1).max(CHECK_RULES.maxEntries)],
+        `must be a check, such as {metric: accuracy, min: 0.9}, or a list of at most ${CHECK_RULES.maxEntries}`,
+      )
+      .optional()
+      .describe(
+        'The job fails if its last value of a metric does not meet this. A list has several checks.',
       ),
     matrix: matrix.optional(),
     max_parallel: z

@@ -12,6 +12,7 @@ import {
   type ReadYaml,
   readYaml,
 } from '../base/yaml.ts';
+import type { CheckRequest } from '../jobs/metrics/checks.ts';
 import { type OfferDeps, readLastingOffer } from '../jobs/queue/offer.ts';
 import { type CreateInput, checkRequest } from '../jobs/requests/jobs.ts';
 import type { InputRequest } from '../jobs/requests/run-jobs.ts';
@@ -299,7 +300,7 @@ class FileChecker {
       }
       const combination = longestValues(combinations);
       const inputs = defaultRunInputs(this.#file.jobs, [name]);
-      const settings = toRequest({ job, defaults, branch: 'main', combination, inputs });
+      const settings = toRequest({ name, job, defaults, branch: 'main', combination, inputs });
       this.#settings += (settings.env?.length ?? 0) + (settings.labels?.length ?? 0);
       const request = { ...settings, ...common, image: null, inputs: toInputs(job) };
       checkRequest(request, this.#offer);
@@ -382,6 +383,8 @@ function pathPatternProblem(pattern: string): string | null {
 }
 
 type RequestSource = {
+  /** The name in the file. */
+  name: string;
   job: FileJob;
   defaults: FileDefaults;
   /** The name of the branch or tag. */
@@ -396,6 +399,7 @@ type RequestSource = {
 export type JobSettings = Omit<CreateInput, 'namespace' | 'name' | 'repo' | 'branch' | 'snapshot'>;
 
 export function toRequest({
+  name,
   job,
   defaults,
   branch,
@@ -445,11 +449,23 @@ export function toRequest({
     })),
     checkpointPath: job.checkpoint_path,
     checkpointMinutes: job.checkpoint_minutes,
+    checks: toChecks(name, job),
     concurrency: job.concurrency && {
       group: expandBranch(job.concurrency.group, branch),
       onConflict: job.concurrency.on_conflict,
     },
   };
+}
+
+/** The baseline of a job is the job itself. */
+function toChecks(name: string, { check = [] }: FileJob): CheckRequest[] {
+  return [check].flat().map(({ regress, ...one }) => ({
+    ...one,
+    ...(regress !== undefined && {
+      regressPercent: Number.parseFloat(regress),
+      baselineJob: name,
+    }),
+  }));
 }
 
 /** Inputs in the form of requests, with the names that jobs have in the file. */
@@ -499,6 +515,7 @@ function withoutUndefined<T extends object>(values: T): Partial<T> {
 const FILE_NAMES: Readonly<Record<string, string>> = {
   secretNames: 'secrets',
   variableNames: 'variables',
+  checks: 'check',
 };
 
 function toSnakeCase(field: string): string {

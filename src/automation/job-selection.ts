@@ -185,7 +185,7 @@ export function planJobs(
         key: name,
         number: job.matrix ? i + 1 : null,
         combination,
-        settings: toRequest({ job, defaults: file.defaults, branch, combination, inputs }),
+        settings: toRequest({ name, job, defaults: file.defaults, branch, combination, inputs }),
         needs: [],
         maxParallel: job.max_parallel ?? null,
         inputs: toInputs(job),

@@ -8,6 +8,7 @@ import {
   type InputArtifacts,
   type InputRepository,
   type JobCache,
+  type MetricCheck,
   type NeededJob,
   type VolumeMount,
 } from './sdk/job-input.ts';
@@ -177,6 +178,33 @@ export function parseCheckpoint(text: string): { path: string; minutes: number |
   const [, path, minutes] = /^([^:]+)(?::(\d{1,5}))?$/.exec(text) ?? [];
   if (path === undefined) throw new InvalidArgumentError('It must be PATH or PATH:MINUTES.');
   return { path, minutes: minutes === undefined ? undefined : Number(minutes) };
+}
+
+const CHECK_FORM =
+  'It must be METRIC>=NUMBER, METRIC<=NUMBER, or METRIC regress=PERCENT% job=JOB, also with better=lower.';
+
+/** `METRIC>=NUMBER`, `METRIC<=NUMBER`, or `METRIC regress=PERCENT% job=JOB better=lower`. */
+export function collectChecks(text: string, before: readonly MetricCheck[] = []): MetricCheck[] {
+  const refuse = () => new InvalidArgumentError(CHECK_FORM);
+  const [, metric, sign, bound] = /^\s*([^\s<>=]+)\s*([<>])=\s*(\S+)\s*$/.exec(text) ?? [];
+  if (metric !== undefined) {
+    const value = Number(bound);
+    if (!Number.isFinite(value)) throw refuse();
+    return [...before, { metric, ...(sign === '>' ? { min: value } : { max: value }) }];
+  }
+  const [name = '', ...words] = text.trim().split(/\s+/);
+  const given: { regress?: string; job?: string; better?: string } = {};
+  for (const word of words) {
+    const [, key, value] = /^(regress|job|better)=(.+)$/.exec(word) ?? [];
+    if (key === undefined || key in given) throw refuse();
+    given[key as keyof typeof given] = value;
+  }
+  const { regress, job, better } = given;
+  const [, percent] = /^(\d+(?:\.\d+)?)%$/.exec(regress ?? '') ?? [];
+  if (percent === undefined || job === undefined) throw refuse();
+  if (better !== undefined && better !== 'higher' && better !== 'lower') throw refuse();
+  const check = { metric: name, regressPercent: Number(percent), baselineJob: job };
+  return [...before, { ...check, ...(better && { better }) }];
 }
 
 /** `JOB`, or `JOB:failed` or `JOB:finished`. */

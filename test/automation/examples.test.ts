@@ -155,3 +155,51 @@ test('from AWS Batch: the command decides which exit codes are retried', async (
   const run = await ended('batch');
   expect(run.jobs).toMatchObject([{ status: 'SUCCEEDED', artifacts: { fileCount: 1 } }]);
 });
+
+test('sweeps: twelve combinations run, and main refuses a model that is worse', async (ctx) => {
+  needs(ctx, 'python3');
+  const page = readFileSync(join(DOCS, 'sweeps.md'), 'utf8').replaceAll('"acme"', '"ada"');
+  const blocks = (language: string) =>
+    [...page.matchAll(new RegExp(`^\`\`\`${language}\\n(.*?)^\`\`\`$`, 'gms'))].map(
+      ([, block = '']) => block,
+    );
+  const [train, protect, best, worse, ...more] = blocks('sh');
+  expect([worse, more]).toEqual([expect.stringContaining('did not take'), []]);
+  await ada.post('/auth/v1/repository/ada', { name: 'circle', auto_init: false });
+  await using user = await LoamUser.open(ada);
+  const script = `loam() { '${process.execPath}' '${LOAM}' "$@"; }
+    loam repo clone circle && cd circle
+    mkdir .loam && cat > train.py <<'END'\n${blocks('python')[0]}END
+    cat > .loam/jobs.yml <<'END'\n${blocks('yaml')[0]}END
+    ${train}${protect}${best}
+    # A reader is slower than the server, which creates the run of a push afterwards.
+    until loam runs wait 4; do sleep 0.1; done
+    ${worse}`;
+  const stdout = await user.exec('bash', ['-eu', '-o', 'pipefail', '-c', script]);
+  expect(stdout).toMatch(
+    /accuracy is 0\.872, and at least 0\.91476 \(1% below the 0\.924 of train-4, /,
+  );
+  expect(stdout).toContain('main did not take it');
+  const query = `{ repository(namespace: "ada", name: "circle") {
+    sweep: run(number: 2) { status jobs { metrics(names: ["loss"]) { last } } }
+    first: run(number: 1) { jobs { checks { message } } }
+    refused: run(number: 5) { sha } } }`;
+  const { sweep, first, refused } = (await ada.gql(query)).repository;
+  expect([sweep.status, sweep.jobs.length]).toEqual(['SUCCEEDED', 12]);
+  const losses = sweep.jobs.map(({ metrics: [{ last }] }: { metrics: [{ last: number }] }) => last);
+  expect(Math.min(...losses)).toBe(0.289);
+  expect(first.jobs[0].checks[0].message).toBe(
+    'accuracy is 0.926: at least 0.85, nothing to compare with, because train has not succeeded with it before',
+  );
+  const statuses = await ada.gql(
+    'query ($sha: String!) { repository(namespace: "ada", name: "circle") { commit(revision: $sha) { status { statuses { context state description } } } } }',
+    { sha: refused.sha },
+  );
+  expect(statuses.repository.commit.status.statuses).toEqual([
+    {
+      context: 'train',
+      state: 'FAILURE',
+      description: expect.stringMatching(/^Failed: accuracy is 0\.872, and at least 0\.91476/),
+    },
+  ]);
+});

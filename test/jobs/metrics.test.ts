@@ -3,6 +3,7 @@ import fc from 'fast-check';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { PLAN_LIMITS } from '../../src/base/config/plans.ts';
 import { appendLines } from '../../src/jobs/logs/append.ts';
+import { decideCheck } from '../../src/jobs/metrics/checks.ts';
 import { compactMetrics } from '../../src/jobs/metrics/compaction.ts';
 import { parseMetricLine } from '../../src/jobs/metrics/parse.ts';
 import { readSeries } from '../../src/jobs/metrics/read.ts';
@@ -19,7 +20,7 @@ import type { LogCursor } from '../../src/runners/runner.ts';
 import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
-import { lines, remove, submit, until, variables } from '../support/submit.ts';
+import { lines, remove, submit, submitRaw, until, variables } from '../support/submit.ts';
 import { viaYoga } from '../support/subscribe.ts';
 
 const UNHURRIED = { perMinute: 1_000_000, perSecond: 1_000_000 };
@@ -407,4 +408,145 @@ test('a subscription tells the number of points until the job has ended', async 
   }
   expect(found[0]).toBe(1);
   expect(found.at(-1)).toBe(3);
+});
+
+const CHECKS = `query ($name: String!) { job(namespace: "ada", name: $name) { exitCode progress checks {
+  metric min max regressPercent better baselineJob passed value message baseline { job } } } }`;
+
+async function checkedJob(name: string, command: string, checks: object[], more: object = {}) {
+  await submit(ada, { namespace: 'ada', repo: 'ada/code', name, command, checks, ...more });
+  return eventually(async () => {
+    const { job } = await ada.gql(CHECKS, { name });
+    expect(job.exitCode).not.toBeNull();
+    return job;
+  });
+}
+
+test('a job whose command succeeds fails if a check does not pass', async () => {
+  const checks = [
+    { metric: 'accuracy', min: 0.9 },
+    { metric: 'loss', max: 0.5 },
+  ];
+  const low = 'echo ::metric::accuracy=0.95 loss=0.4; echo ::metric::accuracy=0.87; exit 0';
+  const failed = await checkedJob('check-low', low, checks, { retries: 2 });
+  const message = 'accuracy is 0.87, and at least 0.9 is required';
+  expect(failed).toMatchObject({ exitCode: 125, progress: `failed: ${message}` });
+  expect(failed.checks).toMatchObject([
+    { metric: 'accuracy', min: 0.9, max: null, passed: false, value: 0.87, message },
+    { passed: true, value: 0.4, message: 'loss is 0.4: at most 0.5', baseline: null },
+  ]);
+  expect((await lines(ada, 'ada', 'check-low')).at(-1)).toBe(`A check has failed: ${message}`);
+  expect(await until(ada, 'ada', 'check-low', 'FAILED')).toMatchObject({
+    retryCount: 0,
+    attempts: { nodes: [{ exitCode: 0 }] },
+  });
+
+  const fine = 'echo ::metric::accuracy=0.9 loss=-inf; exit 0';
+  const passed = await checkedJob('check-fine', fine, checks);
+  expect([passed.exitCode, passed.checks.map((one: { passed: boolean }) => one.passed)]).toEqual([
+    0,
+    [true, true],
+  ]);
+  const broken = await checkedJob('check-broken', 'echo ::metric::accuracy=1; exit 3', checks);
+  expect([broken.exitCode, broken.checks[0]]).toMatchObject([3, { passed: null, message: null }]);
+
+  const { rerunJob } = await ada.gql(
+    'mutation { rerunJob(input: { namespace: "ada", name: "check-low" }) { job { name checks { metric min max } } } }',
+  );
+  expect(rerunJob.job.checks).toEqual([
+    { metric: 'accuracy', min: 0.9, max: null },
+    { metric: 'loss', min: null, max: 0.5 },
+  ]);
+  await until(ada, 'ada', rerunJob.job.name, 'FAILED');
+});
+
+test('a metric that the successful attempt has not printed fails its check, and so does NaN', async () => {
+  const nothing = await checkedJob('check-nothing', 'exit 0', [{ metric: 'f1', min: 0 }]);
+  expect(nothing.checks).toMatchObject([
+    { passed: false, value: null, message: 'f1 was not printed, and at least 0 is required' },
+  ]);
+  const nan = await checkedJob('check-nan', 'echo ::metric::f1=nan; exit 0', [
+    { metric: 'f1', max: 1e308 },
+  ]);
+  expect(nan.checks).toMatchObject([
+    { passed: false, value: 'NaN', message: 'f1 is not a number, and at most 1e+308 is required' },
+  ]);
+  const first = { min: null, max: null, regress: null, metric: 'f1' };
+  const regress = { percent: 2, better: 'higher', job: 'train' } as const;
+  expect(decideCheck({ ...first, regress }, undefined, null)).toMatchObject({
+    passed: false,
+    message: 'f1 was not printed, and a number is required',
+  });
+});
+
+test('a value may be so many percent worse than the baseline', () => {
+  const decide = (percent: number, better: 'higher' | 'lower', base: number, value: number) =>
+    decideCheck(
+      { metric: 'm', min: null, max: null, regress: { percent, better, job: 'train' } },
+      value,
+      { job: 'train-1', commitSha: 'abcdef0123456789', value: base },
+    );
+  expect(decide(2, 'higher', 0.9, 0.85)).toMatchObject({
+    passed: false,
+    message: 'm is 0.85, and at least 0.882 (2% below the 0.9 of train-1, abcdef0123) is required',
+  });
+  expect(decide(2, 'lower', 0.5, 0.6).message).toBe(
+    'm is 0.6, and at most 0.51 (2% above the 0.5 of train-1, abcdef0123) is required',
+  );
+  expect(decide(0, 'higher', 0.9, 0.9).message).toBe(
+    'm is 0.9: at least 0.9 (the 0.9 of train-1, abcdef0123)',
+  );
+  for (const [percent, better, base, value, passed] of [
+    [2, 'higher', 0.9, 0.882, true],
+    [2, 'lower', 0.5, 0.51, true],
+    [2, 'lower', 0.5, 0.511, false],
+    // Below zero, a worse value is farther from the baseline, too.
+    [10, 'higher', -10, -11, true],
+    [10, 'higher', -10, -11.1, false],
+    [10, 'lower', -10, -9, true],
+    [0, 'higher', 0, -0.001, false],
+    [1000, 'lower', 1.7e308, 1.7e308, true],
+    [2, 'higher', 0.9, Infinity, true],
+    [2, 'higher', 0.9, -Infinity, false],
+    [2, 'higher', 0.9, Number.NaN, false],
+  ] as const)
+    expect([percent, better, base, value, decide(percent, better, base, value).passed]).toEqual([
+      percent,
+      better,
+      base,
+      value,
+      passed,
+    ]);
+});
+
+test('checks with mistakes are refused', async () => {
+  const refusal = async (checks: object[], more: object = { repo: 'ada/code' }) => {
+    const input = { namespace: 'ada', name: 'refused', command: 'true', checks, ...more };
+    const { errors } = await submitRaw(ada, input);
+    return errors?.[0]?.message ?? 'accepted';
+  };
+  for (const [checks, message] of [
+    [[{ metric: 'm' }], /^checks: \[0\] must have a minimum/],
+    [
+      [
+        { metric: 'm', min: 1 },
+        { metric: 'm', min: 2, max: 1 },
+      ],
+      /^checks: \[1\]\.min must not be/,
+    ],
+    [[{ metric: '<b>m</b>', min: 1 }], /^checks: \[0\]\.metric must be 1 to 100 letters/],
+    [[{ metric: 'step', min: 1 }], /^checks: \[0\]\.metric/],
+    [[{ metric: 'm', min: 1, better: 'LOWER' }], /^checks: \[0\]\.better can only/],
+    [[{ metric: 'm', regressPercent: -5, baselineJob: 'a' }], /must be from 0 to 1000/],
+    [[{ metric: 'm', regressPercent: 5 }], /^checks: \[0\]\.baselineJob must be/],
+    [[{ metric: 'm', regressPercent: 5, baselineJob: '../a' }], /baselineJob must be/],
+    [Array(10_000).fill({ metric: 'm', min: 1 }), /^checks: must not have more than 20 entries/],
+  ] as const)
+    expect(await refusal([...checks])).toMatch(message);
+  const regress = { metric: 'm', regressPercent: 5, baselineJob: 'a' };
+  expect(await refusal([regress], { image: 'debian:12' })).toMatch(/can only be given with repo/);
+  const { errors } = await ada.graphql(
+    'mutation { createJob(input: { namespace: "ada", name: "n", command: "true", gpu: NONE, repo: "ada/code", checks: [{ metric: "m", min: 1e999 }] }) { job { id } } }',
+  );
+  expect(errors?.[0]?.message).toBe('checks: [0].min must be a number');
 });

@@ -10,13 +10,18 @@ export type JobResult = {
   status: JobStatus;
   startedAt: Date | null;
   completedAt: Date | null;
+  /** Why it failed by its checks of metrics; null for other jobs, and for deleted ones. */
+  failedChecks: string | null;
 };
 
 const READ = `
-  select run_job as "runJob", status, started_at as "startedAt", completed_at as "completedAt"
+  select run_job as "runJob", status, started_at as "startedAt", completed_at as "completedAt", (
+    select string_agg(result ->> 'message', '; ')
+    from jsonb_array_elements(check_results) result where result -> 'passed' = 'false'
+  ) as "failedChecks"
   from jobs where run_id = $1
   union all
-  select run_job, status, started_at, completed_at from deleted_run_jobs where run_id = $1`;
+  select run_job, status, started_at, completed_at, null from deleted_run_jobs where run_id = $1`;
 
 export async function readJobResults(tx: Db, runId: string): Promise<JobResult[]> {
   return runStatement<JobResult>(tx, READ, [runId]);

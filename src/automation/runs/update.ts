@@ -88,7 +88,8 @@ function outcomeOf(jobs: readonly JobResult[], created: number, isSkipped: boole
   const waiting = count('queued');
   const running = count('running');
   const cancelled = count('cancelled');
-  if (failed > 0) return { state: 'failure', description: of(failed, 'failed') };
+  if (failed > 0)
+    return { state: 'failure', description: describeFailure(of(failed, 'failed'), jobs) };
   if (running > 0) return { state: 'pending', description: of(running, 'running') };
   if (waiting > 0) return { state: 'pending', description: of(waiting, 'waiting') };
   if (cancelled > 0)
@@ -99,6 +100,17 @@ function outcomeOf(jobs: readonly JobResult[], created: number, isSkipped: boole
       description: of(created - jobs.length, 'deleted'),
     };
   return { state: 'success', description: of(jobs.length, 'succeeded') };
+}
+
+/** As long as descriptions of other systems. */
+const MAX_DESCRIPTION = 200;
+
+/** Names a check of a metric that a job has failed. */
+function describeFailure(failed: string, jobs: readonly JobResult[]): string {
+  const checks = jobs.find(({ failedChecks }) => failedChecks !== null)?.failedChecks;
+  if (checks == null) return failed;
+  const text = `${failed}: ${checks}`;
+  return text.length > MAX_DESCRIPTION ? `${text.slice(0, MAX_DESCRIPTION - 1)}…` : text;
 }
 
 function statusOf(jobs: readonly JobResult[], outcomes: ReadonlyMap<string, Outcome>): RunStatus {

@@ -258,6 +258,7 @@ function describe(job: JobInfo, url: string): [string, string | null | undefined
         ...job.repositoryInputs.map(describeRepositoryInput),
       ].join(' '),
     ],
+    ['checks', job.checks.map(describeCheck).join('; ')],
     ['caches', job.caches.map(describeCache).join('; ')],
     [
       'volumes',
@@ -292,6 +293,27 @@ function describeHold({ holdOnFailureMinutes: minutes, hold }: JobInfo): string 
   if (minutes === 0) return null;
   const held = hold && `, held for ${duration(hold.seconds)}`;
   return `${duration(minutes * 60)} after a failure${held ?? ''}`;
+}
+
+/** The result of a check, or what it requires. */
+function describeCheck({
+  metric,
+  min,
+  max,
+  regressPercent,
+  better,
+  baselineJob,
+  passed,
+  message,
+}: JobInfo['checks'][number]): string {
+  if (message !== null) return `${message} (${passed ? 'passed' : 'failed'})`;
+  const required = [
+    min !== null && `at least ${min}`,
+    max !== null && `at most ${max}`,
+    regressPercent !== null &&
+      `at most ${regressPercent}% ${better === 'LOWER' ? 'above' : 'below'} the last ${baselineJob}`,
+  ].filter((part) => part !== false);
+  return `${metric}: ${required.join(', ')}`;
 }
 
 /** What its last attempt did with a cache. */

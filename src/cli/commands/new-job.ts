@@ -7,6 +7,7 @@ import { namingFlags } from '../flag-errors.ts';
 import {
   collect,
   collectCaches,
+  collectChecks,
   collectFile,
   collectInputs,
   collectNames,
@@ -86,6 +87,7 @@ const FLAGS: Readonly<Record<string, string>> = {
   cache: '--cache',
   checkpointPath: '--checkpoint',
   checkpointMinutes: '--checkpoint',
+  checks: '--check',
   namespace: '--namespace',
   name: '--name',
 };
@@ -150,6 +152,11 @@ export function withJobOptions(command: Command<[], Record<never, never>, Global
       'folder whose content a further attempt gets, and how often it is stored (default: 10 minutes)',
       parseCheckpoint,
     )
+    .option(
+      '--check <check>',
+      "fail unless the last value of a metric meets this: 'accuracy>=0.9', 'loss<=0.5', or 'loss regress=2% better=lower job=train' against the last success of a job in .loam/jobs.yml (repeatable)",
+      collectChecks,
+    )
     .option('--namespace <name>', 'namespace of the job, if not that of the repository')
     .option('--name <name>', 'name of the job');
 }
@@ -191,6 +198,7 @@ export async function createNewJob(
       cache: options.cache,
       checkpointPath: options.checkpoint?.path,
       checkpointMinutes: options.checkpoint?.minutes,
+      checks: options.check,
       env: merge(options.envFile, options.env),
       secrets: merge(options.secretFile, options.secret),
       secretNames: options.useSecret,

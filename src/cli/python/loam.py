@@ -69,6 +69,7 @@ __all__ = [
     "AsyncSecrets",
     "AsyncWebhooks",
     "BulkResult",
+    "CheckResult",
     "Client",
     "Delivery",
     "FileEntry",
@@ -84,6 +85,7 @@ __all__ = [
     "LoamError",
     "LogLine",
     "MatrixValue",
+    "MetricCheck",
     "Repositories",
     "Repository",
     "Run",
@@ -129,6 +131,9 @@ _READ_MATRIX_VALUES = """query ($namespace: String!, $name: String!) {
   job(namespace: $namespace, name: $name) { matrixValues { key value } } }"""
 _READ_METRICS = """query ($namespace: String!, $name: String!) {
   job(namespace: $namespace, name: $name) { metrics { name points min max last lastStep lastAt } } }"""
+_READ_CHECKS = """query ($namespace: String!, $name: String!) {
+  job(namespace: $namespace, name: $name) {
+    checks { metric min max regressPercent better baselineJob passed message } } }"""
 _METRIC_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,99}", re.ASCII)
 _SECRET_FIELDS = "name refs updatedBy updatedAt lastUsedAt"
 # Fields of REST whose values are fixed.
@@ -318,6 +323,36 @@ class JobCache(_CacheBase, total=False):
     """
 
     restore_keys: Sequence[str]
+
+
+class _CheckBase(TypedDict):
+    metric: str
+
+
+class MetricCheck(_CheckBase, total=False):
+    """
+    What a `metric` must meet for a new job to succeed: a `min`, a `max`, or how many percent worse it may be (`regress_percent`) than
+    at the last success of the `baseline_job` in `.loam/jobs.yml` on the default branch. `better` is `higher`, the default, or `lower`.
+    """
+
+    min: float
+    max: float
+    regress_percent: float
+    better: str
+    baseline_job: str
+
+
+class CheckResult(TypedDict):
+    """A check of a job, and whether it has `passed`, with a `message`; both are None until the command has succeeded."""
+
+    metric: str
+    min: float | None
+    max: float | None
+    regress_percent: float | None
+    better: str | None
+    baseline_job: str | None
+    passed: bool | None
+    message: str | None
 
 
 class MatrixValue(TypedDict):
@@ -567,6 +602,7 @@ class Client:
         cache: Sequence[JobCache] | None = None,
         checkpoint_path: str | None = None,
         checkpoint_minutes: int | None = None,
+        checks: Sequence[MetricCheck] | None = None,
         needs: Mapping[str, str] | Sequence[str] | None = None,
         array: int | None = None,
         max_parallel: int | None = None,
@@ -586,7 +622,8 @@ class Client:
         can look into it; `Job.release` ends that. With the `shell_access` `none`, nobody can open a shell in the job. `volumes` are data
         on the machines of the server that the job mounts. `cache` are folders that it finds as an earlier job has left them.
         `checkpoint_path` is a folder in the working directory whose content the next attempt gets; it is stored every
-        `checkpoint_minutes`, by default 10, and 0 is only at the end of attempts.
+        `checkpoint_minutes`, by default 10, and 0 is only at the end of attempts. `checks` are what its metrics must meet for the
+        job to succeed.
 
         `needs` are names of jobs or arrays that must have succeeded before this one starts, or a dictionary from names to
         `succeeded`, `failed` or `finished`. `array` creates that many jobs, `<name>-0` and so on, of which `max_parallel` run at once, and
@@ -633,6 +670,7 @@ class Client:
             "cache": [_cache(one) for one in cache or []],
             "checkpointPath": checkpoint_path,
             "checkpointMinutes": checkpoint_minutes,
+            "checks": [_check(one) for one in checks or []],
             "holdOnFailureMinutes": hold_on_failure_minutes,
             "shellAccess": None if shell_access is None else _enum(shell_access),
             "needs": _needs(needs),
@@ -983,6 +1021,12 @@ class Job:
             for key in ("min", "max", "last"):
                 one[key] = None if one[key] is None else float(one[key])
         return cast("list[JobMetric]", found)
+
+    def checks(self) -> list[CheckResult]:
+        """What the metrics of the job must meet for it to succeed, and whether they do."""
+        variables = {"namespace": self.namespace, "name": self.name}
+        found = self._client.graphql(_READ_CHECKS, variables)["job"]["checks"]
+        return cast("list[CheckResult]", _snake(found))
 
     def logs(self, *, after: int = 0) -> Iterator[LogLine]:
         """
@@ -1637,6 +1681,7 @@ class AsyncClient:
         cache: Sequence[JobCache] | None = None,
         checkpoint_path: str | None = None,
         checkpoint_minutes: int | None = None,
+        checks: Sequence[MetricCheck] | None = None,
         needs: Mapping[str, str] | Sequence[str] | None = None,
         array: int | None = None,
         max_parallel: int | None = None,
@@ -1675,6 +1720,7 @@ class AsyncClient:
             cache=cache,
             checkpoint_path=checkpoint_path,
             checkpoint_minutes=checkpoint_minutes,
+            checks=checks,
             needs=needs,
             array=array,
             max_parallel=max_parallel,
@@ -1814,6 +1860,10 @@ class AsyncJob:
     async def metrics(self) -> list[JobMetric]:
         """As `Job.metrics`."""
         return await _in_thread(self._job.metrics)
+
+    async def checks(self) -> list[CheckResult]:
+        """As `Job.checks`."""
+        return await _in_thread(self._job.checks)
 
     async def logs(self, *, after: int = 0) -> AsyncIterator[LogLine]:
         """As `Job.logs`."""
@@ -2152,6 +2202,16 @@ def _job_path(namespace: str, name: str) -> str:
 def _cache(cache: JobCache) -> dict[str, Any]:
     """The form that GraphQL has."""
     return {"restoreKeys" if key == "restore_keys" else key: value for key, value in cache.items()}
+
+
+def _check(check: MetricCheck) -> dict[str, Any]:
+    """The form that GraphQL has."""
+    given = {
+        re.sub(r"_(\w)", lambda found: found[1].upper(), key): value for key, value in check.items()
+    }
+    if "better" in check:
+        given["better"] = _enum(check["better"])
+    return given
 
 
 def _read_only(given: InputArtifacts | InputRepository | VolumeMount) -> dict[str, Any]:

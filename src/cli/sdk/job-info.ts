@@ -95,6 +95,17 @@ export type JobInfo = {
     isSaved: boolean;
     problem: string | null;
   }[];
+  /** What its metrics must meet for it to succeed, and the results; `passed` is null until its command has succeeded. */
+  checks: readonly {
+    metric: string;
+    min: number | null;
+    max: number | null;
+    regressPercent: number | null;
+    better: 'HIGHER' | 'LOWER' | null;
+    baselineJob: string | null;
+    passed: boolean | null;
+    message: string | null;
+  }[];
   /** The folder whose content the next attempt gets. */
   checkpointPath: string | null;
   /** How often it is stored while the job runs. */

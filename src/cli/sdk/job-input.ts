@@ -68,6 +68,8 @@ export type JobOptions = {
   checkpointPath?: string | undefined;
   /** How often that folder is stored while the job runs, by default every 10 minutes; 0: only at the end of attempts. */
   checkpointMinutes?: number | undefined;
+  /** What its metrics must meet for the job to succeed. */
+  checks?: MetricCheck[] | undefined;
 };
 
 export type NeededJob = { job: string; when?: 'succeeded' | 'failed' | 'finished' };
@@ -118,6 +120,21 @@ export type JobCache = {
   restoreKeys?: string[] | undefined;
 };
 
+/** The value that the successful attempt printed last counts. */
+export type MetricCheck = {
+  metric: string;
+  /** The lowest value with which the job succeeds. */
+  min?: number | undefined;
+  /** The highest one. */
+  max?: number | undefined;
+  /** How many percent worse than the baseline it may be. */
+  regressPercent?: number | undefined;
+  /** Which values are better, for `regressPercent`; by default higher ones. */
+  better?: 'higher' | 'lower' | undefined;
+  /** The job in `.loam/jobs.yml` whose last success on the default branch is the baseline. */
+  baselineJob?: string | undefined;
+};
+
 const JOB_OPTIONS: OptionNames<JobOptions> = {
   namespace: true,
   name: true,
@@ -152,6 +169,16 @@ const JOB_OPTIONS: OptionNames<JobOptions> = {
   cache: true,
   checkpointPath: true,
   checkpointMinutes: true,
+  checks: true,
+};
+
+const CHECK_OPTIONS: OptionNames<MetricCheck> = {
+  metric: true,
+  min: true,
+  max: true,
+  regressPercent: true,
+  better: true,
+  baselineJob: true,
 };
 
 type ShellAccess = 'ALLOWED' | 'NONE';
@@ -197,6 +224,7 @@ type CreateInput = {
   cache?: { path: string; key: string; restoreKeys?: string[] }[];
   checkpointPath?: string;
   checkpointMinutes?: number;
+  checks?: (Omit<MetricCheck, 'better'> & { better?: 'HIGHER' | 'LOWER' })[];
   env?: Pair<'name'>[];
   secrets?: Pair<'name'>[];
   secretNames?: string[];
@@ -212,7 +240,7 @@ export function createInput(
   options: JobOptions & { namespace: string },
 ): CreateInput {
   checkOptions(options, JOB_OPTIONS);
-  const { array, cache, concurrency, inputs, needs, permissions, volumes } = options;
+  const { array, cache, checks, concurrency, inputs, needs, permissions, volumes } = options;
   if (array) checkOptions(array, { size: true, maxParallel: true }, 'array');
   if (concurrency) checkOptions(concurrency, { group: true, onConflict: true }, 'concurrency');
   if (permissions) checkOptions(permissions, { repo: true, jobs: true }, 'permissions');
@@ -228,6 +256,7 @@ export function createInput(
     checkOptions(volume, { name: true, to: true, readOnly: true }, 'volumes');
   for (const one of cache ?? [])
     checkOptions(one, { path: true, key: true, restoreKeys: true }, 'cache');
+  for (const one of checks ?? []) checkOptions(one, CHECK_OPTIONS, 'checks');
   for (const need of needs ?? [])
     if (typeof need !== 'string') checkOptions(need, { job: true, when: true }, 'needs');
   const { gpu, gpuCount } = parseGpu(options.gpu ?? 'none');
@@ -262,6 +291,10 @@ export function createInput(
       cache,
       checkpointPath: options.checkpointPath,
       checkpointMinutes: options.checkpointMinutes,
+      checks: checks?.map(({ better, ...one }) => ({
+        ...one,
+        ...(better && { better: enumOf<'HIGHER' | 'LOWER'>(better) }),
+      })),
       env: options.env && pairs(options.env, 'name'),
       secrets: options.secrets && pairs(options.secrets, 'name'),
       secretNames: options.secretNames && [...options.secretNames],

@@ -91,6 +91,8 @@ const attemptColumns = {
       cache: true,
       checkpointPath: true,
       checkpointMinutes: true,
+      checks: true,
+      matrixValues: true,
       arrayIndex: true,
       arraySize: true,
       timeoutMinutes: true,

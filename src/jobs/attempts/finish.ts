@@ -30,6 +30,7 @@ import { removeArtifacts, removeOtherArtifacts, storeArtifacts } from '../artifa
 import { removeCheckpointsOfEnded } from '../checkpoints/store.ts';
 import { appendLines } from '../logs/append.ts';
 import { compactEndedLog } from '../logs/compaction.ts';
+import { type CheckResult, decideChecks, describeFailedChecks } from '../metrics/checks.ts';
 import { compactEndedMetrics } from '../metrics/compaction.ts';
 import { isHeldOnFailure } from '../record/failure-hold.ts';
 import { describeMaxCost } from '../record/limits.ts';
@@ -46,7 +47,7 @@ import {
 } from '../record/state.ts';
 import { type Attempt, type Deps, readAttempt } from './attempt-row.ts';
 
-/** Exit code of a job that failed although its command did not: it could not be started, or its artifacts not stored. */
+/** Exit code of a job that failed although its command did not: it could not be started, its artifacts not stored, or a check failed. */
 const SYSTEM_FAILURE_EXIT_CODE = 125;
 const MAX_RETRY_DELAY_S = 60;
 
@@ -139,19 +140,25 @@ export async function finishAttempt(
   const lost = reason && capitalize(reason);
   const stopReason =
     outcome.kind === 'exited' && outcome.timedOut ? (describeMaxCost(job) ?? undefined) : undefined;
+  const checks =
+    outcome.kind === 'exited' && hasSucceeded(outcome)
+      ? await decideChecks(deps, job, attempt.number)
+      : [];
+  const failedChecks = describeFailedChecks(checks);
   const notes = [
     outcome.kind === 'exited' ? outcome.note : outcome.kind === 'lost' ? lost : reason,
     stopReason && capitalize(stopReason),
     note,
     storeFailure && capitalize(storeFailure),
     ...more,
+    failedChecks && `A check has failed: ${failedChecks}`,
   ];
   await appendNotes(
     deps,
     id,
-    notes.filter((line) => line !== undefined),
+    notes.filter((line) => line != null),
   );
-  const moved = await recordEnd(deps, attempt, outcome, collected);
+  const moved = await recordEnd(deps, attempt, outcome, { ...collected, checks });
   deps.metrics.attemptEnded(toMetricOutcome(outcome, moved !== null));
   await compactEndedLog(deps, job.id, moved?.nextSeq);
   await compactEndedMetrics(deps, job.id);
@@ -175,7 +182,7 @@ async function recordEnd(
   { db, pool }: Deps,
   { id, job, startedAt, exitedAt }: Attempt,
   outcome: Outcome,
-  collected: CollectedArtifacts,
+  collected: CollectedArtifacts & { checks: readonly CheckResult[] },
 ): Promise<LockedJob | null> {
   if (outcome.kind === 'lost') {
     await endLostAttempt({ db }, { ...outcome, attemptId: id, jobId: job.id });
@@ -250,7 +257,7 @@ export async function killProcess({ runner, log }: Deps, { handle, job }: Attemp
 function decideMove(
   job: LockedJob,
   outcome: Exclude<Outcome, { kind: 'lost' }>,
-  { stored, storeFailure }: CollectedArtifacts,
+  { stored, storeFailure, checks }: CollectedArtifacts & { checks: readonly CheckResult[] },
 ): Move {
   if (outcome.kind === 'unstartable')
     return {
@@ -261,7 +268,8 @@ function decideMove(
   const { exitCode, timedOut, startedAt, endedAt } = outcome;
   const succeeded = hasSucceeded(outcome);
   const ran = { from: startedAt, seconds: secondsBetween(startedAt, endedAt) };
-  const set = { exitCode, ...stored };
+  const checkResults = checks.length > 0 && { checkResults: JSON.stringify(checks) };
+  const set = { exitCode, ...stored, ...checkResults };
   if (timedOut) {
     const stopReason = describeMaxCost(job);
     if (stopReason !== null)
@@ -269,10 +277,11 @@ function decideMove(
     return { to: 'timed_out', phase: PHASES.timed_out, ran, set };
   }
   // No retry: the command has succeeded, and a retry would do its work twice.
-  if (succeeded && storeFailure !== undefined)
+  const failure = storeFailure ?? describeFailedChecks(checks);
+  if (succeeded && failure !== null)
     return {
       to: 'failed',
-      phase: toProgress(`failed: ${storeFailure}`),
+      phase: toProgress(`failed: ${failure}`),
       ran,
       set: { ...set, exitCode: SYSTEM_FAILURE_EXIT_CODE },
     };

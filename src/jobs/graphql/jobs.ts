@@ -23,6 +23,7 @@ import { readCacheUse } from '../caches/use.ts';
 import { MAX_POINTS, readUsagePoints } from '../costs/usage-history.ts';
 import { toAnalytics } from '../costs/usage-sampling.ts';
 import { readLogTail } from '../logs/read.ts';
+import { readCheckResults, readChecks } from '../metrics/checks.ts';
 import {
   positionColumns,
   type QueuePosition,
@@ -42,6 +43,7 @@ import { canOpenShell, shellColumns } from '../shells/access.ts';
 import { readVolumes } from '../volumes/volumes.ts';
 import { AttemptConnection } from './attempts.ts';
 import { JobCacheRef } from './caches.ts';
+import { MetricCheckRef } from './checks.ts';
 import { foldNeeds, JobArray, JobConcurrency, JobMatrixValue, JobNeed } from './dependencies.ts';
 import { Gpu, JobSort, JobStatus, Region, ShellAccess } from './enums.ts';
 import { JobFilter, JobLabel } from './filters.ts';
@@ -229,6 +231,16 @@ export const Job = builder.prismaNode('Job', {
       description: 'The checkpoint that the next attempt gets; null if there is none.',
       select: { checkpoints: { where: { isCurrent: true }, take: 1 } },
       resolve: ({ checkpoints }) => checkpoints[0] ?? null,
+    }),
+    checks: t.field({
+      type: [MetricCheckRef],
+      description:
+        'What its metrics must meet for it to succeed, and the results. The job fails with exit code 125 if its command succeeds and a check does not pass.',
+      select: { checks: true, checkResults: true },
+      resolve: (job) => {
+        const results = readCheckResults(job);
+        return readChecks(job).map((check, index) => ({ ...check, result: results[index] }));
+      },
     }),
     exitCode: t.exposeInt('exitCode', {
       nullable: true,

@@ -4,6 +4,7 @@ import { builder, deletionPayload, INPUT } from '../../platform/schema/builder.t
 import { selectForChild } from '../../platform/schema/select.ts';
 import { CACHE_RULES } from '../caches/request.ts';
 import { CHECKPOINT_RULES } from '../checkpoints/checkpoints.ts';
+import { CHECK_RULES } from '../metrics/checks.ts';
 import { checkJob, type JobCheck } from '../requests/job-check.ts';
 import * as jobs from '../requests/jobs.ts';
 import { DEPENDENCY_RULES } from '../requests/needs.ts';
@@ -12,6 +13,7 @@ import { rerunJob } from '../requests/rerun.ts';
 import { type AppTicket, openJobPort } from '../shells/apps/sessions.ts';
 import { VOLUME_RULES } from '../volumes/volumes.ts';
 import { JobCacheInput } from './caches.ts';
+import { MetricCheckInput } from './checks.ts';
 import { JobArrayInput, JobConcurrencyInput, JobNeedInput } from './dependencies.ts';
 import { Gpu, Region, ShellAccess } from './enums.ts';
 import { JobLabelInput } from './filters.ts';
@@ -169,6 +171,10 @@ const CreateJobInput = builder.inputType('CreateJobInput', {
     }),
     checkpointMinutes: t.int({
       description: `How often the folder is stored while the job runs, ${CHECKPOINT_RULES.minutes.min} to ${CHECKPOINT_RULES.minutes.max}; 0: only at the end of attempts. Default: ${CHECKPOINT_RULES.minutes.default}.`,
+    }),
+    checks: t.field({
+      type: [MetricCheckInput],
+      description: `What the metrics of the job must meet for it to succeed, up to ${CHECK_RULES.maxEntries}.`,
     }),
     idTokens: t.field({
       type: [IdTokenInput],

@@ -11,6 +11,10 @@ const NUMBER = /^[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?$/i;
 const INFINITY = /^([+-]?)inf(?:inity)?$/i;
 const STEP = 'step';
 
+export function isMetricName(text: string): boolean {
+  return NAME.test(text) && text !== STEP;
+}
+
 /** @returns null for any other line, and for a line with a mistake */
 export function parseMetricLine(text: string): MetricLine | null {
   if (!text.startsWith(MARK)) return null;

@@ -10,6 +10,7 @@
  *   running   the process ends; the job has an output_path   running     time and cost stop, artifacts are stored
  *   running   exit code 0                                    succeeded   exit_code, time and cost
  *   running   exit code 0, artifacts cannot be stored        failed      exit_code 125, the reason as a log line
+ *   running   exit code 0, a check of a metric fails         failed      the same, and check_results; never retried
  *   running   other exit code, retries left                  queued      retry_count + 1, after a delay
  *   running   other exit code, no retries left               failed      exit_code
  *   running   the same, and the job asks for a hold          running     held_at, held_until, held_exit_code
@@ -120,6 +121,7 @@ const COLUMN_TYPES = {
   artifactBytes: 'bigint',
   artifactsOf: 'text',
   stopReason: 'text',
+  checkResults: 'jsonb',
   heldAt: 'timestamptz',
   heldUntil: 'timestamptz',
   heldExitCode: 'int',

@@ -48,6 +48,7 @@ type JobData = Omit<
   | 'repositoryInputs'
   | 'volumes'
   | 'cache'
+  | 'checks'
   | 'identity'
   | 'matrixValues'
   | 'costPerHour'
@@ -58,6 +59,7 @@ type JobData = Omit<
   repositoryInputs: string;
   volumes: string;
   cache: string;
+  checks: string;
   identity: JobCredentials | null;
   /** As JSON, because the driver would write a list as an array of PostgreSQL. */
   matrixValues: string | null;
@@ -93,6 +95,7 @@ const COLUMN_DEFAULTS = {
   runJob: null,
   usage: null,
   cacheUse: [],
+  checkResults: null,
   startedAt: null,
   completedAt: null,
 } as const;

@@ -296,6 +296,7 @@ export async function prepareJob(
     repositoryInputs,
     volumes,
     cache,
+    checks,
     needs: _,
     array,
     ...settings
@@ -331,6 +332,7 @@ export async function prepareJob(
     cache: JSON.stringify(
       await planCaches(services, commandFromRef ? null : author, cache, source),
     ),
+    checks: JSON.stringify(checks),
     volumes: JSON.stringify(resolveVolumes(services.config.volumes, namespace.name, volumes)),
     commandFromRef,
     identity: toJobCredentials(credentials, services.urls.base),

@@ -23,6 +23,7 @@ import { VALUE_RULES } from '../../repositories/secrets/secrets.ts';
 import { WORKING_DIR } from '../../runners/runner.ts';
 import { type CacheRequest, checkCaches } from '../caches/request.ts';
 import { checkCheckpoint } from '../checkpoints/checkpoints.ts';
+import { type CheckRequest, checkMetricChecks } from '../metrics/checks.ts';
 import { countGpus, countWaiting, estimateWait } from '../queue/availability.ts';
 import { type OfferDeps, offerOf } from '../queue/offer.ts';
 import type { QueuePositions } from '../queue/queue-position.ts';
@@ -107,6 +108,8 @@ export type CreateInput = {
   checkpointPath?: string | null;
   /** How often it is stored while the job runs; 0: only at the end of attempts. */
   checkpointMinutes?: number | null;
+  /** What the metrics of the job must meet for it to succeed. */
+  checks?: readonly CheckRequest[] | null;
 } & CredentialsInput &
   DependencyInput;
 
@@ -217,6 +220,7 @@ export function checkRequest(input: CreateInput, offer: Catalogue) {
       volumes,
       cache,
     }),
+    checks: checkMetricChecks(input.checks ?? [], { hasRepository: repo != null }),
     ...checkDependencies(input, { name, command, env, secrets }),
   };
 }

@@ -21,6 +21,7 @@ import {
   resolveBranch,
 } from '../../repositories/repositories.ts';
 import { readCaches } from '../caches/request.ts';
+import { readChecks, toCheckRequest } from '../metrics/checks.ts';
 import { readOffer } from '../queue/offer.ts';
 import { readJobCredentials } from '../record/job-credentials.ts';
 import { readMatrixValues } from '../record/matrix-values.ts';
@@ -92,6 +93,7 @@ const settingsColumns = {
   cache: true,
   checkpointPath: true,
   checkpointMinutes: true,
+  checks: true,
   arrayIndex: true,
   arraySize: true,
   matrixValues: true,
@@ -145,6 +147,7 @@ export async function rerunJob<S extends Select>(
     inputs,
     volumes: readVolumes(job),
     cache: readCaches(job),
+    checks: readChecks(job).map(toCheckRequest),
     permissions,
     idTokens,
     needs: null,

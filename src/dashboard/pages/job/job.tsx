@@ -15,6 +15,7 @@ import { RepositoryTabs, type RepositoryTabsData } from '../repository/frame.tsx
 import { JobActions } from './actions.tsx';
 import { Artifacts } from './artifacts.tsx';
 import { AttemptTimeline } from './attempts.tsx';
+import { Checks } from './checks.tsx';
 import { type JobData, JobSettings, RuntimeAndCost } from './facts.tsx';
 import { LogView } from './log/log-view.tsx';
 import { Metrics } from './metrics.tsx';
@@ -113,6 +114,7 @@ function Job({
       <div className="columns">
         <div className="min-w-0 space-y-6">
           <LogView job={{ namespace, name }} status={status} startedAt={startedAt} />
+          <Checks job={job} />
           <Metrics job={job} />
           <Shell job={job} />
           <OpenPort job={job} />

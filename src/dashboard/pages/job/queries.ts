@@ -48,6 +48,7 @@ export const JobFacts = graphql(`
     repositoryInputs { repo ref commitSha path to readOnly repository { id name namespace } }
     volumes { name to readOnly }
     caches { path key resolvedKey restoredKey restoredBytes isSaved problem }
+    checks { metric min max regressPercent better baselineJob passed message baseline { job commitSha } }
     checkpointPath
     checkpointMinutes
     checkpoint { createdAt sizeBytes files attempt }

@@ -8,6 +8,7 @@ import { formatEnum } from '../../ui/format.ts';
 import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
 import { isFailed, type JobStatus, JobStatusBadge, RunStatusBadge } from '../../ui/status.tsx';
+import { CheckIcon } from '../job/checks.tsx';
 import { ArrayRow } from '../jobs/array-row.tsx';
 import { describeValues, JobRow, JobRowData } from '../jobs/job-row.tsx';
 import { mayWrite, type RepositoryData, RepositoryFrame } from './frame.tsx';
@@ -24,7 +25,7 @@ const RunQuery = graphql(
         problems { line column message }
         inputs { name value }
         steps { name needs { job when } }
-        jobs { id runJob status array { id name size maxParallel } ...JobRow }
+        jobs { id runJob status checks { metric passed message } array { id name size maxParallel } ...JobRow }
       }
     }
   }
@@ -78,6 +79,7 @@ function RunDetails({ repository, number }: { repository: RepositoryData; number
           <RunHeader run={run} repository={repository} />
           {run.problems.length > 0 && <Problems run={run} repository={repository} />}
           {run.steps.length > 0 && <Graph run={run} />}
+          <RunChecks run={run} />
           {run.jobs.length > 0 && (
             <section aria-labelledby="jobs" className="space-y-3">
               <h2 id="jobs">Jobs</h2>
@@ -95,6 +97,48 @@ function RunDetails({ repository, number }: { repository: RepositoryData; number
         </div>
       )}
     </Load>
+  );
+}
+
+/** Of a matrix with many jobs, the failed checks come first. */
+const MAX_CHECKS = 50;
+
+/** The results of the checks of metrics of all jobs. */
+function RunChecks({ run }: { run: Run }) {
+  const decided = run.jobs
+    .flatMap((job) => {
+      const { name, namespace } = readFragment(JobRowData, job);
+      return job.checks.map((check, index) => ({
+        ...check,
+        id: `${job.id} ${index}`,
+        name,
+        namespace,
+      }));
+    })
+    .filter(({ passed }) => passed !== null)
+    .sort((a, b) => Number(a.passed) - Number(b.passed));
+  if (decided.length === 0) return null;
+  const others = decided.length - MAX_CHECKS;
+  return (
+    <section aria-labelledby="checks" className="space-y-3">
+      <h2 id="checks">Checks</h2>
+      <ul className="rows text-sm">
+        {decided.slice(0, MAX_CHECKS).map(({ id, name, namespace, passed, message }) => (
+          <li key={id} className="flex flex-wrap gap-x-2 gap-y-1" data-check={passed}>
+            <CheckIcon passed={passed} />
+            <Link
+              to="/$namespace/-/jobs/$job"
+              params={{ namespace, job: name }}
+              className="font-medium break-all hover:underline"
+            >
+              {name}
+            </Link>
+            <span className="min-w-0 flex-1 basis-64 break-words">{message}</span>
+          </li>
+        ))}
+      </ul>
+      {others > 0 && <p className="text-sm text-dim">And {others} more</p>}
+    </section>
   );
 }
 

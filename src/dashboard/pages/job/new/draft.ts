@@ -43,7 +43,11 @@ export type Draft = {
   labels: string;
   /** Of the job to rerun. The form has no fields for it. */
   credentials: Pick<Input, 'permissions' | 'idTokens'>;
+  /** Of the job to rerun. The form has no field for them. */
+  checks: readonly CheckInput[];
 };
+
+type CheckInput = NonNullable<Input['checks']>[number];
 
 /** That of the server. */
 const DEFAULT_CHECKPOINT_MINUTES = '10';
@@ -82,6 +86,7 @@ export function newDraft(options: JobOptions, given: Partial<Draft>): Draft {
     secretNames: '',
     labels: '',
     credentials: {},
+    checks: [],
     ...given,
   };
 }
@@ -128,9 +133,27 @@ export function draftFromJob({ job, namespace }: RerunData): Partial<Draft> {
     env: lines(job.environmentNames),
     secrets: lines(job.secretNames),
     credentials: credentialsOf(job),
+    checks: job.checks.map(toCheckInput),
     variableNames: job.storedVariableNames.join(' '),
     secretNames: job.storedSecretNames.join(' '),
     labels: job.labels.map(({ key, value }) => (value ? `${key}=${value}` : key)).join('\n'),
+  };
+}
+
+/** Without the fields that do not apply. */
+function toCheckInput({
+  metric,
+  min,
+  max,
+  regressPercent,
+  better,
+  baselineJob,
+}: NonNullable<RerunData['job']>['checks'][number]): CheckInput {
+  return {
+    metric,
+    ...(min !== null && { min }),
+    ...(max !== null && { max }),
+    ...(regressPercent !== null && { regressPercent, better, baselineJob }),
   };
 }
 
@@ -273,6 +296,7 @@ export function toCreateInput(draft: Draft): Input {
     ...(draft.variableNames.trim() && { variableNames: names(draft.variableNames) }),
     ...(draft.secretNames.trim() && { secretNames: names(draft.secretNames) }),
     ...(labels.length > 0 && { labels }),
+    ...(draft.checks.length > 0 && { checks: [...draft.checks] }),
     ...draft.credentials,
   };
 }

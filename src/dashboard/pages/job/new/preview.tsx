@@ -57,11 +57,12 @@ export function RequestPreview({ draft, options }: { draft: Draft; options: JobO
                     input.volumes ||
                     input.cache ||
                     input.checkpointPath ||
+                    input.checks ||
                     input.holdOnFailureMinutes ||
                     input.shellAccess) && (
                     <p>
-                      Secrets, stored variables, labels, volumes, caches, checkpoints, the hold and
-                      shells can only be set with loam or GraphQL.
+                      Secrets, stored variables, labels, volumes, caches, checkpoints, checks, the
+                      hold and shells can only be set with loam or GraphQL.
                     </p>
                   )}
                   <TokenHint />

@@ -71,6 +71,7 @@ export const RerunQuery = graphql(`
       caches { path key restoreKeys }
       checkpointPath
       checkpointMinutes
+      checks { metric min max regressPercent better baselineJob }
       environmentNames
       secretNames
       permissions { repo jobs }

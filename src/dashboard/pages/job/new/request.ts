@@ -35,6 +35,8 @@ export function formatLoamRun(input: Input, options: JobOptions): string {
   for (const { path, key, restoreKeys } of input.cache ?? [])
     add('cache', [`${path}=${key}`, ...(restoreKeys ?? [])].join('|'));
   if (input.checkpointPath) add('checkpoint', `${input.checkpointPath}:${input.checkpointMinutes}`);
+  for (const check of input.checks ?? [])
+    for (const text of formatChecks(check)) add('check', text);
   for (const { name, value } of input.env ?? []) add('env', `${name}=${value}`);
   for (const { name } of input.secrets ?? []) add('secret', name);
   for (const name of input.secretNames ?? []) add('use-secret', name);
@@ -47,6 +49,25 @@ export function formatLoamRun(input: Input, options: JobOptions): string {
   // `loam run` takes a single argument as text for a shell, as the form does.
   parts.push(`-- ${quoteForShell(input.command)}`);
   return joinCommand(parts);
+}
+
+/** A check as `loam run --check` takes it, which has one condition at a time. */
+function formatChecks({
+  metric,
+  min,
+  max,
+  regressPercent,
+  better,
+  baselineJob,
+}: NonNullable<Input['checks']>[number]): string[] {
+  const isLower = better === 'LOWER' ? ' better=lower' : '';
+  return [
+    ...(min == null ? [] : [`${metric}>=${min}`]),
+    ...(max == null ? [] : [`${metric}<=${max}`]),
+    ...(regressPercent == null
+      ? []
+      : [`${metric} regress=${regressPercent}%${isLower} job=${baselineJob}`]),
+  ];
 }
 
 /** A value of the schema as REST and the command name it: `A100_80GB` is `A100-80GB`. */
@@ -76,6 +97,7 @@ export function formatJobCurl(
     cache,
     checkpointPath,
     checkpointMinutes,
+    checks,
     permissions,
     idTokens,
     holdOnFailureMinutes,
@@ -114,7 +136,7 @@ export function formatJobGraphql(
     if (Array.isArray(value)) return `[${value.map(literal).join(', ')}]`;
     if (typeof value === 'object' && value !== null)
       return `{${Object.entries(value)
-        .map(([name, each]) => `${name}: ${literal(each)}`)
+        .map(([name, each]) => `${name}: ${name === 'better' ? each : literal(each)}`)
         .join(', ')}}`;
     return JSON.stringify(value);
   };
