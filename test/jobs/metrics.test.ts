@@ -327,6 +327,104 @@ const ramp = (from: number, count: number): Series => ({
   values: Array.from({ length: count }, (_, at) => from + at),
 });
 
+const COMPARE = `query ($jobs: [JobSelectionInput!]!, $names: [String!]) { compareJobs(jobs: $jobs) {
+  jobs { name namespace status matrixValues { key value } labels { key value } runtimeSeconds totalCost artifactFiles }
+  isTruncated missing metricNames { name jobs isLowerBetter } metrics(names: $names) { name last min max } } }`;
+const compare = async (client: Client, jobs: object[], names?: string[]) =>
+  (await client.gql(COMPARE, { jobs, names })).compareJobs;
+
+test('jobs of several namespaces are compared by their metrics', async () => {
+  await run('x-1', ['::metric::loss=0.5 step=7', '::metric::loss=0.75 acc=nan step=3'], {
+    labels: [{ key: 'kind', value: 'a' }],
+  });
+  await run('x-2', ['::metric::loss=-inf acc=0.5', '::metric::acc=inf']);
+  await run('x-3', []);
+  await submit(bea, { namespace: 'bea', repo: 'bea/code', name: 'hers', command: 'exit 0' });
+  const all = await compare(ada, [
+    { namespace: 'ada', filter: { namePrefix: 'x-' } },
+    { namespace: 'ADA', names: ['x-2', 'gone'] },
+    { namespace: 'bea', names: ['hers', 'other'] },
+    { namespace: 'nowhere', names: ['any'] },
+  ]);
+  expect(all.jobs.map(({ name }: { name: string }) => name)).toEqual(['x-1', 'x-2', 'x-3']);
+  expect(all.jobs[0]).toMatchObject({
+    ...{ namespace: 'ada', status: 'SUCCEEDED', labels: [{ key: 'kind', value: 'a' }] },
+    ...{ matrixValues: [], artifactFiles: null },
+  });
+  expect(all.missing).toEqual(['ADA/gone', 'bea/hers', 'bea/other', 'nowhere/any']);
+  expect(all.metricNames).toEqual([
+    { name: 'acc', jobs: 2, isLowerBetter: false },
+    { name: 'loss', jobs: 2, isLowerBetter: true },
+  ]);
+  expect(all.metrics).toEqual([
+    {
+      name: 'acc',
+      last: ['NaN', 'Infinity', null],
+      min: [null, 0.5, null],
+      max: [null, 'Infinity', null],
+    },
+    {
+      name: 'loss',
+      last: [0.75, '-Infinity', null],
+      min: [0.5, '-Infinity', null],
+      max: [0.75, '-Infinity', null],
+    },
+  ]);
+  const [none] = (await compare(ada, [{ namespace: 'ada', names: ['x-1'] }], ['<b>'])).metrics;
+  expect(none).toEqual({ name: '<b>', last: [null], min: [null], max: [null] });
+  const narrow = await ada.withToken({ repositories: [await ada.repository('ada/other')] });
+  const hidden = await compare(narrow, [{ namespace: 'ada', names: ['x-1'] }]);
+  expect([hidden.jobs, hidden.missing]).toEqual([[], ['ada/x-1']]);
+  for (const [jobs, names, message] of [
+    [[{ namespace: 'bea', filter: {} }], [], /not a member/],
+    [[{ namespace: 'ada' }], [], /filter or names is required/],
+    [[{ namespace: 'ada', names: ['a b'] }], [], /names/],
+    [[{ namespace: 'ada', names: Array(1_001).fill('a') }], [], /1000/],
+    [Array(21).fill({ namespace: 'ada', names: ['x-1'] }), [], /20 entries/],
+    [[{ namespace: 'ada', names: ['x-1'] }], Array(51).fill('a'), /50 entries/],
+  ] as const)
+    await expect(compare(ada, [...jobs], [...names])).rejects.toThrow(message);
+});
+
+test('points of running jobs count in a comparison, before and after compaction', async () => {
+  const job = await openJob('busy');
+  const read = async () => (await compare(ada, [{ namespace: 'ada', names: ['busy'] }])).metrics;
+  await job.append([{ name: 'a', series: ramp(5, 2) }]);
+  expect(await read()).toEqual([{ name: 'a', last: [6], min: [5], max: [6] }]);
+  await compactMetrics(app.app.services, job.id);
+  await job.append([
+    { name: 'a', series: ramp(2, 1) },
+    { name: 'b', series: ramp(1, 1) },
+  ]);
+  expect(await read()).toEqual([
+    { name: 'a', last: [2], min: [2], max: [6] },
+    { name: 'b', last: [1], min: [1], max: [1] },
+  ]);
+  runner.release();
+  await until(ada, 'ada', 'busy', 'SUCCEEDED');
+});
+
+test('of many jobs the newest 1,000 are compared, also with 200 metrics each', async () => {
+  await app.pool.query(`
+    insert into jobs (id, namespace_id, name, status, command, gpu, gpu_count, cpu, memory_gb, disk_gb, region,
+      timeout_minutes, retries, cost_per_hour, created_at)
+    select 'job_' || lpad(n::text, 26, '0'), s.id, 'wide-' || n, 'succeeded', 'true', 'none', 1, 8, 32, 10, 'us-east-1',
+      60, 0, 0.288, now() + n * interval '1 s'
+    from generate_series(1, 1001) n, namespaces s where s.name = 'ada'`);
+  await app.pool.query(`
+    insert into job_metrics (job_id, name, points, min, max, last, last_step, last_time, last_attempt)
+    select 'job_' || lpad(n::text, 26, '0'), 'm' || lpad(m::text, 3, '0'), 1, n, n, n, 0, now(), 1
+    from generate_series(1, 1001) n, generate_series(1, 200) m`);
+  const wide = await compare(ada, [{ namespace: 'ada', filter: { namePrefix: 'wide-' } }]);
+  expect(wide.isTruncated).toBe(true);
+  expect(wide.jobs).toHaveLength(1_000);
+  expect(wide.jobs[0].name).toBe('wide-2');
+  expect(wide.metricNames).toHaveLength(200);
+  expect(wide.metrics).toHaveLength(20);
+  expect(wide.metrics[0].last.slice(0, 3)).toEqual([2, 3, 4]);
+  await app.pool.query("delete from jobs where name like 'wide-%'");
+});
+
 test('compaction keeps all points in order, in few chunks', async () => {
   const { services } = app.app;
   const job = await openJob('compacted');

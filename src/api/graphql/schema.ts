@@ -25,6 +25,7 @@ import '../../jobs/graphql/jobs.ts';
 import '../../jobs/graphql/kept.ts';
 import '../../jobs/graphql/shells.ts';
 import '../../jobs/graphql/log-view.ts';
+import '../../jobs/graphql/compare.ts';
 import '../../jobs/graphql/metrics.ts';
 import '../../jobs/graphql/machines.ts';
 import '../../jobs/graphql/bulk.ts';

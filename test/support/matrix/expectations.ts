@@ -121,6 +121,12 @@ export const QUERIES: Record<string, Rule[]> = {
   workerTokens: [{ from: 'user' }, { from: 'admin', ...named }],
   job: [{ from: 'read', args: (world) => job(world) }],
   jobArray: [{ from: 'read', args: array }],
+  compareJobs: [
+    {
+      from: 'read',
+      args: async (world) => ({ jobs: [{ ...(await jobs(world)), names: null, filter: {} }] }),
+    },
+  ],
   jobPage: [{ from: 'read', ...named }],
   webhook: [{ from: 'admin', args: async (world) => ({ id: await world.webhook() }) }],
   // Shows only what the caller may administer, possibly nothing.
