@@ -7,6 +7,7 @@ import { addArtifactCommands } from './commands/artifacts.ts';
 import { addAutomationCommands } from './commands/automation.ts';
 import { addBudgetCommands } from './commands/budgets.ts';
 import { addCacheCommands } from './commands/caches.ts';
+import { addCompareCommand } from './commands/compare.ts';
 import { addCompletionCommand } from './commands/completion.ts';
 import { addCopyCommand } from './commands/copy.ts';
 import { addCredentialCommands } from './commands/credentials.ts';
@@ -62,6 +63,7 @@ export function createProgram(): Program {
   addRunCommand(program);
   addJobCommands(program);
   addMetricsCommand(program);
+  addCompareCommand(program);
   addShellCommand(program);
   addCopyCommand(program);
   addSshConfigCommand(program);

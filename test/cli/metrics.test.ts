@@ -68,6 +68,75 @@ test('loam metrics writes all points of a metric', async () => {
   expect((await user.run(['metrics', 'train', '--csv', '--json'])).code).toBe(2);
 });
 
+test('loam compare prints a table of jobs, the best one above', async () => {
+  const sweep = { namespace: 'ada', repo: 'ada/code', name: 'sweep', array: { size: 3 } };
+  const command = 'echo ::metric::loss=0.1; exit 0';
+  await submit(ada, { ...sweep, command });
+  for (const at of [0, 1, 2]) await until(ada, 'ada', `sweep-${at}`, 'SUCCEEDED');
+  await app.pool.query(`
+    update jobs set matrix_values = json_build_array(json_build_object('key', 'lr', 'value', '0.' || array_index),
+      json_build_object('key', 'note', 'value', 'a,"b"')) where name like 'sweep-%'`);
+  await app.pool.query(`
+    update job_metrics set last = 0.5 from jobs
+    where jobs.id = job_id and jobs.name = 'sweep-0'`);
+  const sorted = await user.run(['compare', 'sweep/*', '--sort', 'loss']);
+  expect(sorted.stderr).toBe('lr=0.1 note=a,"b": loss 0.1\n');
+  const rows = sorted.stdout
+    .trimEnd()
+    .split('\n')
+    .map((line) => line.split('\t'));
+  expect(rows.map(([name, lr, , status, loss]) => [name, lr, status, loss])).toEqual([
+    ['sweep-1', '0.1', 'succeeded', '0.1'],
+    ['sweep-2', '0.2', 'succeeded', '0.1'],
+    ['sweep-0', '0.0', 'succeeded', '0.5'],
+  ]);
+  const names = async (args: string[]) =>
+    (await user.loam(['compare', ...args]))
+      .trimEnd()
+      .split('\n')
+      .map((line) => line.split('\t')[0]);
+  expect(await names(['sweep', '--sort', 'lr', '--desc'])).toEqual([
+    'sweep-2',
+    'sweep-1',
+    'sweep-0',
+  ]);
+  expect(await names(['--prefix', 'sweep-', '--sort', 'loss', '--desc'])).toEqual([
+    'sweep-0',
+    'sweep-1',
+    'sweep-2',
+  ]);
+  expect(await names(['ada/sweep-1', 'tra*'])).toEqual(['train', 'sweep-1']);
+  // NaN and jobs without the metric come last, whatever the direction.
+  for (const direction of ['--asc', '--desc'])
+    expect((await names(['train', 'quiet', 'sweep-0', '--sort', 'accuracy', direction]))[0]).toBe(
+      'train',
+    );
+  const [train, quiet] = JSON.parse(await user.loam(['compare', 'train', 'quiet', '--json']));
+  expect(train.metrics).toEqual({
+    accuracy: { last: 'NaN', min: null, max: null },
+    loss: { last: '-Infinity', min: '-Infinity', max: 0.5 },
+  });
+  expect([quiet.metrics, quiet.name, quiet.gpu]).toEqual([{}, 'quiet', 'NONE']);
+  const csv = (await user.loam(['compare', 'sweep/*', '--csv', '--value', 'min'])).split('\n');
+  expect(csv[0]).toMatch(/^namespace,name,status,.*,lr,note,loss$/);
+  expect(csv[1]).toMatch(/^ada,sweep-0,succeeded,.*,0.0,"a,""b""",0.1$/);
+  for (const [args, code, message] of [
+    [[], 2, 'Name jobs'],
+    [['a*b'], 2, 'must be NAME'],
+    [['train', '--sort', 'nothing'], 2, '--sort nothing'],
+    [['gone'], 1, 'No jobs'],
+    [['gone/*'], 1, 'gone'],
+    [['train', '--mine'], 2, 'Either'],
+  ] as const) {
+    const refused = await user.run(['compare', ...args]);
+    expect([refused.code, refused.stderr], args.join()).toEqual([
+      code,
+      expect.stringContaining(message),
+    ]);
+  }
+  expect((await user.run(['compare', 'train', 'gone'])).stderr).toContain('Not found: ada/gone');
+});
+
 test('a sparkline is 30 columns of means', () => {
   expect(drawSparkline([0, 1, 'NaN', 7])).toBe('▁▂ █');
   expect(drawSparkline([5])).toBe('▁');

@@ -115,13 +115,19 @@ export async function changeMany(
 }
 
 /** Without a namespace it is that of the repository, else that of the clone, else that of the user. */
-function toSelection(
+export function namespaceOf(
   { remote, username }: LocalConnection,
-  options: SelectionOptions,
-): JobSelection {
-  const filter = toFilter(options, username);
-  const owner = filter.repository ? filter.repository.split('/')[0] : remote?.namespace;
-  return { namespace: options.namespace ?? owner ?? username, ...filter, all: options.all };
+  { namespace }: FilterOptions,
+  { repository }: JobFilter,
+): string {
+  const owner = repository ? repository.split('/')[0] : remote?.namespace;
+  return namespace ?? owner ?? username;
+}
+
+function toSelection(connection: LocalConnection, options: SelectionOptions): JobSelection {
+  const filter = toFilter(options, connection.username);
+  const namespace = namespaceOf(connection, options, filter);
+  return { namespace, ...filter, all: options.all };
 }
 
 /** @throws UsageError without a terminal, Error when the user types something else */

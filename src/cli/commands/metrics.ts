@@ -63,9 +63,9 @@ export function addMetricsCommand(program: Program): void {
 }
 
 /** A number, or `NaN`, `Infinity` and `-Infinity` as text. */
-type MetricValue = string | number | null;
+export type MetricValue = string | number | null;
 
-function formatValue(value: MetricValue): string {
+export function formatValue(value: MetricValue): string {
   if (value === null) return '';
   // A program that reads the table gets all digits.
   return typeof value === 'number' && isTerminal ? `${Number(value.toPrecision(6))}` : `${value}`;
