@@ -8,6 +8,7 @@ const HELP: Record<string, string> = {
   '/$namespace/-/jobs': 'jobs#labels-and-finding-jobs',
   '/$namespace/-/jobs/$job': 'jobs',
   '/$namespace/-/arrays/$array': 'jobs#arrays',
+  '/$namespace/-/compare': 'metrics#compare-jobs',
   '/$namespace/-/activity': 'operations#the-audit-log',
   '/$namespace/-/members': 'identity#users-organizations-members',
   '/$namespace/-/usage': 'budgets#budgets',

@@ -57,6 +57,7 @@ const pages = () => [
   '/admin/-/jobs',
   '/admin/-/jobs/done',
   `/admin/-/arrays/${array}`,
+  `/admin/-/compare?array=${array}`,
   '/admin/-/activity',
   '/admin/-/members',
   '/admin/-/usage',

@@ -87,3 +87,72 @@ test('a job without metrics says how to print one', async () => {
   await expectUsable(page);
   visitor.expectQuiet();
 });
+
+test('jobs of an array are compared', async () => {
+  const points = [1, 0.5, 0.25].map((value) => `::metric::val/loss=${value} acc=${1 - value}`);
+  const sweep = { name: 'sweep', array: { size: 6 } };
+  await submit(ada, {
+    namespace: 'ada',
+    repo: 'ada/code',
+    command: `${echo(points)}; exit 0`,
+    ...sweep,
+  });
+  for (let at = 0; at < 6; at++) await until(ada, 'ada', `sweep-${at}`, 'SUCCEEDED');
+  await app.pool.query(`
+    update jobs set matrix_values = json_build_array(
+        json_build_object('key', 'lr', 'value', (10 ^ -(array_index % 3))::text),
+        json_build_object('key', 'note', 'value', case array_index when 0 then '<b>x</b>' else 'seed ' || array_index end))
+      where name like 'sweep-%'`);
+  await app.pool.query(`
+    update job_metrics m set last = case j.array_index when 5 then 'NaN' when 4 then 'Infinity' else j.array_index end
+      from jobs j where j.id = m.job_id and j.name like 'sweep-%' and m.name = 'acc'`);
+  const { jobArray } = await ada.gql('{ jobArray(namespace: "ada", name: "sweep") { id } }');
+  await using visitor = await visit(browser, app, { as: ada });
+  const { page } = visitor;
+  await page.goto(`/ada/-/arrays/${jobArray.id}`);
+  await page.getByRole('link', { name: 'Compare', exact: true }).click();
+  const best = page.locator('[data-best]');
+  const names = () =>
+    page
+      .locator('tr[data-job]')
+      .evaluateAll((rows) => rows.map((row) => row.getAttribute('data-job')));
+  // By the first metric, infinity first and NaN last.
+  await best.getByText('Infinity').waitFor();
+  expect((await names()).map((name) => name?.at(-1)).join('')).toBe('432105');
+  await page.getByRole('button', { name: 'val/loss', exact: true }).focus();
+  await page.keyboard.press('Enter');
+  await best.getByText('0.25').waitFor();
+  await page.getByRole('searchbox', { name: 'Filter jobs' }).fill('lr=0.1 acc<4');
+  await page.getByText('1 of 6 jobs match the filter').waitFor();
+  expect(await names()).toEqual(['sweep-1']);
+  expect(page.url()).toContain('find=lr%3D0.1+acc%3C4');
+  await page.getByRole('searchbox', { name: 'Filter jobs' }).fill('');
+  await page.locator('[data-curves="6"] canvas').waitFor();
+  await page.locator('svg[data-dots="6"]').waitFor();
+  await page.getByLabel('Value of metrics').selectOption('Best values');
+  await page.getByLabel('Colour by').selectOption('Colour by note');
+  await page.getByText('<b>x</b>').first().waitFor();
+  for (const name of ['sweep-0', 'sweep-4']) await page.getByLabel(`Select ada/${name}`).check();
+  await page.locator('[data-curves="2"] canvas').waitFor();
+  await page.getByRole('rowheader', { name: 'note', exact: true }).waitFor();
+  await expectUsable(page);
+  await page.reload();
+  await page.getByRole('heading', { name: 'Differences' }).waitFor();
+  await expect.poll(() => page.getByLabel('Colour by').inputValue()).toBe('value:note');
+  visitor.expectQuiet();
+});
+
+test('comparisons of other selections, also narrow and dark', async () => {
+  await using visitor = await visit(browser, app, { as: ada, width: 390, colorScheme: 'dark' });
+  const { page } = visitor;
+  await page.goto('/ada/-/compare?jobs=sweep-1,sweep-2,gone,bea/secret');
+  await page.getByText('Deleted, or not visible to you: ada/gone, bea/secret').waitFor();
+  await page.locator('svg[data-dots="2"]').waitFor();
+  await expectUsable(page);
+  await page.goto('/ada/-/compare?name=sweep-');
+  await page.getByText('6 jobs', { exact: true }).waitFor();
+  await page.goto('/ada/-/compare');
+  await page.getByRole('heading', { name: 'No jobs selected' }).waitFor();
+  await expectUsable(page);
+  visitor.expectQuiet();
+});

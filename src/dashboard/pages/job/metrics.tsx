@@ -1,3 +1,4 @@
+import { Link } from '@tanstack/react-router';
 import { lazy, type RefObject, Suspense, useEffect, useId, useRef, useState } from 'react';
 import type { ResultOf } from '../../graphql/graphql.ts';
 import { useLiveSubscription } from '../../live/follow.ts';
@@ -19,9 +20,19 @@ export function Metrics({ job }: { job: JobData }) {
   if (!job.startedAt) return null;
   return (
     <section aria-labelledby="metrics">
-      <h2 id="metrics" className="mb-2">
-        Metrics
-      </h2>
+      <div className="mb-2 flex flex-wrap items-baseline gap-x-4">
+        <h2 id="metrics">Metrics</h2>
+        {job.array && (
+          <Link
+            to="/$namespace/-/compare"
+            params={{ namespace: job.namespace }}
+            search={{ array: job.array.id }}
+            className="link text-sm"
+          >
+            Compare with the jobs of {job.array.name}
+          </Link>
+        )}
+      </div>
       <MetricCharts job={job} />
     </section>
   );
@@ -79,7 +90,8 @@ function NoMetrics() {
   );
 }
 
-function ViewControls({
+/** The axis, smoothing and scale of charts. */
+export function ViewControls({
   view,
   onChange,
 }: {

@@ -15,7 +15,7 @@ import { CommandText, Setting } from '../job/setting.tsx';
 import { NamespaceTabs } from '../namespace/tabs.tsx';
 import { JobRow, JobRowData } from './job-row.tsx';
 import { useLiveJobs } from './live-jobs.ts';
-import { SelectionActions } from './selection.tsx';
+import { CompareLink, SelectionActions } from './selection.tsx';
 
 const ArrayQuery = graphql(
   `
@@ -143,12 +143,15 @@ function ArrayDetails({ namespace, id }: { namespace: string; id: string }) {
             <PageTitle
               title={array.name}
               actions={
-                <ArrayActions
-                  namespace={namespace}
-                  array={array}
-                  role={owner.viewerRole}
-                  onChange={asked.again}
-                />
+                <>
+                  <CompareLink namespace={namespace} search={{ array: array.id }} />
+                  <ArrayActions
+                    namespace={namespace}
+                    array={array}
+                    role={owner.viewerRole}
+                    onChange={asked.again}
+                  />
+                </>
               }
             >
               <div className="flex flex-wrap items-center gap-x-3 gap-y-1">

@@ -12,9 +12,14 @@ const JobChanges = graphql(`
 /** The changes of this time cause one refetch, because many jobs change at once. */
 const COALESCE_MS = 300;
 
-export function useLiveJobs(namespaces: readonly string[], refetch: () => void): LiveState {
+/** @param coalesceMs the changes of this time cause one refetch */
+export function useLiveJobs(
+  namespaces: readonly string[],
+  refetch: () => void,
+  coalesceMs = COALESCE_MS,
+): LiveState {
   const key = namespaces.length > 0 ? namespaces.join(' ') : null;
-  const scheduleRefetch = useCoalescedRefetch(refetch, COALESCE_MS);
+  const scheduleRefetch = useCoalescedRefetch(refetch, coalesceMs);
   return useLiveSubscription(JobChanges, key, {
     variables: () => ({ namespaces: [...namespaces] }),
     onData: scheduleRefetch,

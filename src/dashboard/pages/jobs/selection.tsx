@@ -1,10 +1,11 @@
 /** Selects jobs of a list, and changes all selected jobs at once. */
-import { Play, Square, Trash2 } from 'lucide-react';
+import { ChartSpline, Play, Square, Trash2 } from 'lucide-react';
 import { useState } from 'react';
 import { useClient } from 'urql';
 import { type Problem, toProblem } from '../../graphql/client.ts';
 import { graphql, type VariablesOf } from '../../graphql/graphql.ts';
-import { Button } from '../../ui/button.tsx';
+import type { Search } from '../../root.tsx';
+import { Button, ButtonLink } from '../../ui/button.tsx';
 import { Confirm } from '../../ui/dialog.tsx';
 import { Checkbox } from '../../ui/field.tsx';
 import { formatCount } from '../../ui/format.ts';
@@ -83,6 +84,7 @@ export function SelectionBar({
   selection,
   namespace,
   filter,
+  matching: filters,
   shown,
   total,
   onChange,
@@ -90,6 +92,8 @@ export function SelectionBar({
   selection: ReturnType<typeof useSelection>;
   namespace: string;
   filter: Filter;
+  /** The same filter in the address of a page. */
+  matching: Search;
   /** The names of the jobs that are shown, without arrays. */
   shown: readonly string[];
   total: number;
@@ -124,10 +128,17 @@ export function SelectionBar({
           Select all {formatCount(total, 'job')}
         </Button>
       )}
+      {count > 1 && (
+        <CompareLink
+          namespace={namespace}
+          search={matching ? { ...filters, all: '1' } : { jobs: [...names].join(',') }}
+          className="ml-auto"
+        />
+      )}
       {count > 0 && (
         <SelectionActions
           label="Selected jobs"
-          className="ml-auto"
+          className={count > 1 ? '' : 'ml-auto'}
           actions={ALL_ACTIONS}
           selected={() =>
             matching ? { namespace, filter: filter ?? {} } : { namespace, names: [...names] }
@@ -139,6 +150,30 @@ export function SelectionBar({
         />
       )}
     </div>
+  );
+}
+
+/** A link to the page that compares jobs. */
+export function CompareLink({
+  namespace,
+  search,
+  text = 'Compare',
+  className = '',
+}: {
+  namespace: string;
+  search: Search;
+  text?: string;
+  className?: string;
+}) {
+  return (
+    <ButtonLink
+      to="/$namespace/-/compare"
+      params={{ namespace }}
+      search={search}
+      className={className}
+    >
+      <ChartSpline size={15} aria-hidden /> {text}
+    </ButtonLink>
   );
 }
 

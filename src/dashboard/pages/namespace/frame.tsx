@@ -16,11 +16,14 @@ type NamespaceData = NonNullable<ResultOf<typeof NamespaceQuery>['namespace']>;
 /** Loads the namespace of the URL and shows a page of it below its title and tabs. */
 export function NamespaceFrame({
   tab,
+  within,
   actions,
   children,
 }: {
   /** The name of the tab, for the title of the browser window. */
   tab: string;
+  /** The tab to highlight on a page that has no tab of its own. */
+  within?: 'Jobs';
   actions?: ReactNode;
   children: (namespace: NamespaceData) => ReactNode;
 }) {
@@ -34,7 +37,11 @@ export function NamespaceFrame({
             {namespace.kind === 'USER' ? 'User' : 'Organization'}
             {namespace.viewerRole && ` · your role: ${namespace.viewerRole.toLowerCase()}`}
           </PageTitle>
-          <NamespaceTabs name={name} viewerRole={namespace.viewerRole} />
+          <NamespaceTabs
+            name={name}
+            viewerRole={namespace.viewerRole}
+            {...(within && { within })}
+          />
           {children(namespace)}
         </>
       )}

@@ -11,9 +11,9 @@ import { LiveDot } from '../../ui/live-dot.tsx';
 import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { ShowMoreButton } from '../../ui/page.tsx';
 import { formatCurl, joinCommand } from '../../ui/shell.ts';
-import type { JobStatus } from '../../ui/status.tsx';
 import { TerminalBox } from '../../ui/terminal-box.tsx';
 import { ArrayRow } from '../jobs/array-row.tsx';
+import { STATUSES, toJobFilter } from '../jobs/job-filter.ts';
 import { JobRow, JobRowData } from '../jobs/job-row.tsx';
 import { useLiveJobs } from '../jobs/live-jobs.ts';
 import { SelectionBar, useSelection } from '../jobs/selection.tsx';
@@ -45,14 +45,6 @@ const ModelsQuery = graphql(
   `query GpuModels($namespace: String!) { jobOptions(namespace: $namespace) { gpus { gpu } } }`,
 );
 
-const STATUSES: JobStatus[] = [
-  'QUEUED',
-  'RUNNING',
-  'SUCCEEDED',
-  'FAILED',
-  'CANCELLED',
-  'TIMED_OUT',
-];
 const SORTS = {
   newest: ['CREATED_AT', 'DESC'],
   oldest: ['CREATED_AT', 'ASC'],
@@ -85,15 +77,8 @@ export function JobList({ namespace, repository }: { namespace: string; reposito
   const search = useSearch({ strict: false }) as Search;
   const { status, name = '', gpu, label = '', array, sort = 'newest' } = search;
   const [first, setFirst] = useState(PAGE_SIZE);
-  const [key, ...value] = label.split('=');
-  const filter = {
-    ...(isOneOf(STATUSES, status) && { statuses: [status] }),
-    ...(gpu && { gpus: [gpu] }),
-    ...(name && { namePrefix: name }),
-    ...(key && { labels: [{ key, ...(value.length > 0 && { values: [value.join('=')] }) }] }),
-    ...(repository && { repository }),
-    ...(array && { array }),
-  };
+  const matching = { status, name, gpu, label, array, repo: repository };
+  const filter = toJobFilter(matching);
   const isFiltered = Boolean(status || gpu || name || label || array);
   // The jobs of an array can match one by one: `sweep-1` matches sweep-1 and sweep-10.
   const isFolded = (of: { name: string }) => `${of.name}-`.startsWith(name);
@@ -136,6 +121,7 @@ export function JobList({ namespace, repository }: { namespace: string; reposito
                   selection={selection}
                   namespace={namespace}
                   filter={filter}
+                  matching={matching}
                   shown={nodes
                     .filter((job) => !(job.array && isFolded(job.array)))
                     .map((job) => job.name)}
@@ -143,9 +129,19 @@ export function JobList({ namespace, repository }: { namespace: string; reposito
                   onChange={asked.again}
                 />
               ) : (
-                <p role="status" className="mb-2 text-sm text-dim">
-                  {formatCount(totalCount, 'job')}
-                </p>
+                <div className="mb-2 flex flex-wrap gap-x-3 text-sm">
+                  <p role="status" className="text-dim">
+                    {formatCount(totalCount, 'job')}
+                  </p>
+                  <Link
+                    to="/$namespace/-/compare"
+                    params={{ namespace }}
+                    search={{ ...matching, all: '1' }}
+                    className="link"
+                  >
+                    Compare
+                  </Link>
+                </div>
               )}
               <ul className="rows">
                 {nodes.map((job) =>
@@ -308,8 +304,4 @@ function NoJobs({
 
 function mayWrite(role: string | null): boolean {
   return role === 'WRITE' || role === 'ADMIN';
-}
-
-function isOneOf<T extends string>(all: readonly T[], value: string | undefined): value is T {
-  return (all as readonly string[]).includes(value ?? '');
 }

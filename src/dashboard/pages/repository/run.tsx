@@ -11,6 +11,7 @@ import { isFailed, type JobStatus, JobStatusBadge, RunStatusBadge } from '../../
 import { CheckIcon } from '../job/checks.tsx';
 import { ArrayRow } from '../jobs/array-row.tsx';
 import { describeValues, JobRow, JobRowData } from '../jobs/job-row.tsx';
+import { CompareLink } from '../jobs/selection.tsx';
 import { mayWrite, type RepositoryData, RepositoryFrame } from './frame.tsx';
 import { placeSteps } from './run-graph.ts';
 import { durationOf, RunSource } from './runs.tsx';
@@ -82,7 +83,10 @@ function RunDetails({ repository, number }: { repository: RepositoryData; number
           <RunChecks run={run} />
           {run.jobs.length > 0 && (
             <section aria-labelledby="jobs" className="space-y-3">
-              <h2 id="jobs">Jobs</h2>
+              <div className="flex flex-wrap items-center gap-x-4 gap-y-2">
+                <h2 id="jobs">Jobs</h2>
+                <CompareLinks namespace={repository.namespace} jobs={run.jobs} />
+              </div>
               <ul className="rows">
                 {foldArrays(run.jobs).map(({ job, array }) =>
                   array ? (
@@ -140,6 +144,23 @@ function RunChecks({ run }: { run: Run }) {
       {others > 0 && <p className="text-sm text-dim">And {others} more</p>}
     </section>
   );
+}
+
+/** Links to comparisons of each matrix; without one, of the jobs. */
+function CompareLinks({ namespace, jobs }: { namespace: string; jobs: Run['jobs'] }) {
+  const arrays = foldArrays(jobs).flatMap(({ array }) => (array && array.size > 1 ? [array] : []));
+  const names = jobs.map((job) => readFragment(JobRowData, job).name);
+  if (arrays.length > 0)
+    return arrays.map(({ id, name }) => (
+      <CompareLink
+        key={id}
+        namespace={namespace}
+        search={{ array: id }}
+        text={arrays.length > 1 ? `Compare ${name}` : 'Compare'}
+      />
+    ));
+  if (names.length < 2) return null;
+  return <CompareLink namespace={namespace} search={{ jobs: names.join(',') }} />;
 }
 
 /** One row for each array. Its counts come from the jobs, because asking for them takes a query for each job. */

@@ -1,0 +1,83 @@
+import { graphql } from '../../graphql/graphql.ts';
+import { ChangesData } from '../repository/changes.tsx';
+
+export const CompareJobs = graphql(`
+  query CompareJobs($jobs: [JobSelectionInput!]!, $metrics: [String!]) {
+    compareJobs(jobs: $jobs) {
+      jobs {
+        id name namespace status matrixValues { key value } labels { key value }
+        gpu gpuCount cpu memoryGb startedAt runtimeSeconds totalCost artifactBytes
+      }
+      isTruncated
+      missing
+      metricNames { name jobs isLowerBetter }
+      metrics(names: $metrics) { name last min max }
+    }
+  }
+`);
+
+/** The points of a metric of some jobs. */
+export const ComparedCurves = graphql(`
+  query ComparedCurves($ids: [ID!]!, $metric: String!) {
+    nodes(ids: $ids) {
+      ... on Job {
+        id
+        metrics(names: [$metric]) { name series(maxPoints: 200) { attempt steps times values } }
+      }
+    }
+  }
+`);
+
+const SettingsData = graphql(`
+  fragment ComparedSettings on Job {
+    id
+    name
+    namespace
+    status
+    command
+    repo
+    branch
+    commitSha
+    repository { id namespace name }
+    image
+    gpu
+    gpuCount
+    cpu
+    memoryGb
+    diskGb
+    region
+    timeoutMinutes
+    retries
+    environmentNames
+    secretNames
+    storedSecretNames
+    storedVariableNames
+    outputPath
+    matrixValues { key value }
+    labels { key value }
+    attempts(first: 50) { nodes { id machine } }
+  }
+`);
+
+export const ComparedPair = graphql(
+  `
+  query ComparedPair($ids: [ID!]!) {
+    nodes(ids: $ids) { ... on Job { id ...ComparedSettings } }
+  }
+`,
+  [SettingsData],
+);
+export { SettingsData };
+
+/** What a later commit changes. */
+export const ComparedCommits = graphql(
+  `
+  query ComparedCommits($namespace: String!, $name: String!, $base: String!, $head: String!, $files: Int!) {
+    repository(namespace: $namespace, name: $name) {
+      id
+      comparison(base: $base, head: $head) { aheadBy behindBy changes { ...Changes } }
+    }
+  }
+`,
+  [ChangesData],
+);
