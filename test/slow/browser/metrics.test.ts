@@ -104,7 +104,7 @@ test('jobs of an array are compared', async () => {
         json_build_object('key', 'note', 'value', case array_index when 0 then '<b>x</b>' else 'seed ' || array_index end))
       where name like 'sweep-%'`);
   await app.pool.query(`
-    update job_metrics m set last = case j.array_index when 5 then 'NaN' when 4 then 'Infinity' else j.array_index end
+    update job_metrics m set last = case j.array_index when 5 then 'NaN'::float8 when 4 then 'Infinity' else j.array_index end
       from jobs j where j.id = m.job_id and j.name like 'sweep-%' and m.name = 'acc'`);
   const { jobArray } = await ada.gql('{ jobArray(namespace: "ada", name: "sweep") { id } }');
   await using visitor = await visit(browser, app, { as: ada });
