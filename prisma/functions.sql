@@ -1,4 +1,4 @@
--- Version 4
+-- Version 5
 --
 -- Functions and triggers: SQL that keeps a fact true whoever changes the rows. Above each stands what it keeps true and
 -- who relies on it.
@@ -38,7 +38,7 @@ $$;
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- namespaces.storage_bytes is the sum of what the namespace keeps: repositories with their large files and caches, artifacts of jobs,
--- kept artifacts, checkpoints, and logs. Quotas read this one row (`src/platform/limits/quotas.ts`).
+-- kept artifacts, checkpoints, summaries, test reports, and logs. Quotas read this one row (`src/platform/limits/quotas.ts`).
 
 CREATE OR REPLACE FUNCTION count_storage(namespace text, bytes bigint)
 RETURNS void
@@ -115,6 +115,23 @@ $$;
 
 CREATE OR REPLACE TRIGGER count_storage AFTER DELETE OR UPDATE OF size_bytes ON checkpoints
 FOR EACH ROW EXECUTE FUNCTION count_checkpoint_storage();
+
+CREATE OR REPLACE FUNCTION count_report_storage()
+RETURNS trigger
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF TG_OP <> 'INSERT' THEN PERFORM count_storage(OLD.namespace_id, -OLD.size_bytes); END IF;
+    IF TG_OP <> 'DELETE' THEN PERFORM count_storage(NEW.namespace_id, NEW.size_bytes); END IF;
+    RETURN NULL;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER count_storage AFTER INSERT OR DELETE OR UPDATE OF size_bytes ON job_summaries
+FOR EACH ROW EXECUTE FUNCTION count_report_storage();
+
+CREATE OR REPLACE TRIGGER count_storage AFTER INSERT OR DELETE OR UPDATE OF size_bytes ON test_reports
+FOR EACH ROW EXECUTE FUNCTION count_report_storage();
 
 -- While a job runs, its log counts in whole steps of 64 KiB, so that jobs that print do not wait for each other at the row of
 -- their namespace with every line. Each point of a metric counts as 24 bytes (`src/jobs/metrics/collect.ts`).

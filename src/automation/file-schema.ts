@@ -356,6 +356,13 @@ const job = z
       .describe(
         'The job fails if its last value of a metric does not meet this. A list has several checks.',
       ),
+    test_reports: z
+      .union([z.string().min(1).max(500), z.array(z.string().min(1).max(500)).max(10)])
+      .transform((given) => [given].flat())
+      .optional()
+      .describe(
+        'JUnit files of the tests, relative to the working directory, such as `reports/*.xml`: a path, a pattern, or a list of them.',
+      ),
     matrix: matrix.optional(),
     max_parallel: z
       .int()

@@ -450,6 +450,7 @@ export function toRequest({
     checkpointPath: job.checkpoint_path,
     checkpointMinutes: job.checkpoint_minutes,
     checks: toChecks(name, job),
+    testReports: job.test_reports,
     concurrency: job.concurrency && {
       group: expandBranch(job.concurrency.group, branch),
       onConflict: job.concurrency.on_conflict,

@@ -22,6 +22,7 @@ import { addMetricsCommand } from './commands/metrics.ts';
 import { addOpenCommand } from './commands/open.ts';
 import { addOrganizationCommands } from './commands/organizations.ts';
 import { addProtectionCommands } from './commands/protection.ts';
+import { addReportCommands } from './commands/reports.ts';
 import { addRepositoryCommands } from './commands/repositories.ts';
 import { addRetentionCommands } from './commands/retention.ts';
 import { addRunCommand } from './commands/run.ts';
@@ -64,6 +65,7 @@ export function createProgram(): Program {
   addJobCommands(program);
   addMetricsCommand(program);
   addCompareCommand(program);
+  addReportCommands(program);
   addShellCommand(program);
   addCopyCommand(program);
   addSshConfigCommand(program);

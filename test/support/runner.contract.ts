@@ -243,7 +243,8 @@ export function runnerContract(open: () => Promise<RunnerUnderTest>, ...wanted: 
     expect(outcome).not.toMatchObject({ hasResults: false });
     const none = await runToEnd(made.runner, attemptSpec('exit 0'));
     expect(none.outcome).not.toMatchObject({ hasResults: true });
-    for (const runner of [made.runner, await made.again()]) {
+    for (const runnerOf of [async () => made.runner, () => made.again()]) {
+      const runner = await runnerOf();
       const read = (path: string, wanted: WantedFiles) =>
         entriesOf(runner.artifacts(handle, path, { wanted }));
       expect(await read(RESULTS_DIR, { maxFileBytes: 3 })).toEqual({ 'summary.md': 'hi\n' });

@@ -27,6 +27,7 @@ import '../../jobs/graphql/shells.ts';
 import '../../jobs/graphql/log-view.ts';
 import '../../jobs/graphql/compare.ts';
 import '../../jobs/graphql/metrics.ts';
+import '../../jobs/graphql/reports.ts';
 import '../../jobs/graphql/machines.ts';
 import '../../jobs/graphql/bulk.ts';
 import '../../jobs/graphql/mutations.ts';

@@ -267,6 +267,8 @@ function describe(job: JobInfo, url: string): [string, string | null | undefined
         .join(' '),
     ],
     ['checkpoint', describeCheckpoint(job)],
+    ['summary', job.hasSummary ? `loam summary ${job.namespace}/${job.name}` : null],
+    ['tests', job.testReport && describeTests(job.testReport)],
     [
       'artifacts',
       artifacts && `${fileCount(artifacts.fileCount)}, ${size(artifacts.sizeBytes)} packed`,
@@ -331,6 +333,10 @@ function describeCache(cache: JobInfo['caches'][number]): string {
 }
 
 /** The folder, and what of it the next attempt gets. */
+function describeTests({ passed, failed, skipped }: NonNullable<JobInfo['testReport']>): string {
+  return `${failed} failed, ${passed} passed, ${skipped} skipped`;
+}
+
 function describeCheckpoint({ checkpointPath, checkpoint, status }: JobInfo): string | null {
   if (checkpointPath === null) return null;
   if (!checkpoint)

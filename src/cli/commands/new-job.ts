@@ -88,6 +88,7 @@ const FLAGS: Readonly<Record<string, string>> = {
   checkpointPath: '--checkpoint',
   checkpointMinutes: '--checkpoint',
   checks: '--check',
+  testReports: '--test-reports',
   namespace: '--namespace',
   name: '--name',
 };
@@ -157,6 +158,11 @@ export function withJobOptions(command: Command<[], Record<never, never>, Global
       "fail unless the last value of a metric meets this: 'accuracy>=0.9', 'loss<=0.5', or 'loss regress=2% better=lower job=train' against the last success of a job in .loam/jobs.yml (repeatable)",
       collectChecks,
     )
+    .option(
+      '--test-reports <path>',
+      'JUnit files of the tests, a path or a pattern such as reports/*.xml (repeatable)',
+      (path: string, before: readonly string[] = []) => [...before, path],
+    )
     .option('--namespace <name>', 'namespace of the job, if not that of the repository')
     .option('--name <name>', 'name of the job');
 }
@@ -199,6 +205,7 @@ export async function createNewJob(
       checkpointPath: options.checkpoint?.path,
       checkpointMinutes: options.checkpoint?.minutes,
       checks: options.check,
+      testReports: options.testReports,
       env: merge(options.envFile, options.env),
       secrets: merge(options.secretFile, options.secret),
       secretNames: options.useSecret,

@@ -96,6 +96,7 @@ __all__ = [
     "Secret",
     "Secrets",
     "SkippedJobs",
+    "TestCase",
     "VolumeMount",
     "Webhook",
     "WebhookError",
@@ -129,6 +130,13 @@ _RUN_FIELDS = """id number status trigger ref sha title actor approvedBy created
   inputs { name value } problems { line column message } jobs { namespace name runJob matrixValues { key value } status exitCode }"""
 _READ_MATRIX_VALUES = """query ($namespace: String!, $name: String!) {
   job(namespace: $namespace, name: $name) { matrixValues { key value } } }"""
+_READ_SUMMARY = """query ReadJobSummary($namespace: String!, $name: String!) {
+  job(namespace: $namespace, name: $name) { summary } }"""
+_TEST_PAGE = 250
+_READ_TESTS = """
+query ReadJobTests($namespace: String!, $name: String!, $status: TestStatus, $offset: Int!) {
+  job(namespace: $namespace, name: $name) { testReport { tests(status: $status, first: 250, offset: $offset) {
+    status name className suite file durationMs message details output } } } }"""
 _READ_METRICS = """query ($namespace: String!, $name: String!) {
   job(namespace: $namespace, name: $name) { metrics { name points min max last lastStep lastAt } } }"""
 _READ_CHECKS = """query ($namespace: String!, $name: String!) {
@@ -247,6 +255,23 @@ class JobInfo(_JobBase, total=False):
     exit_code: int
     total_cost: str
     artifacts: JobArtifacts
+
+
+class TestCase(TypedDict):
+    """
+    A test of a job. `message` says why it failed or was skipped, `details` is the text of the failure, and `output` the end of what a
+    failed test printed.
+    """
+
+    status: str
+    name: str
+    class_name: str
+    suite: str
+    file: str | None
+    duration_ms: int | None
+    message: str | None
+    details: str | None
+    output: str | None
 
 
 class JobMetric(TypedDict):
@@ -603,6 +628,7 @@ class Client:
         checkpoint_path: str | None = None,
         checkpoint_minutes: int | None = None,
         checks: Sequence[MetricCheck] | None = None,
+        test_reports: Sequence[str] | None = None,
         needs: Mapping[str, str] | Sequence[str] | None = None,
         array: int | None = None,
         max_parallel: int | None = None,
@@ -623,7 +649,7 @@ class Client:
         on the machines of the server that the job mounts. `cache` are folders that it finds as an earlier job has left them.
         `checkpoint_path` is a folder in the working directory whose content the next attempt gets; it is stored every
         `checkpoint_minutes`, by default 10, and 0 is only at the end of attempts. `checks` are what its metrics must meet for the
-        job to succeed.
+        job to succeed. `test_reports` are paths or patterns of JUnit files, such as `reports/*.xml`, which `Job.tests` reads.
 
         `needs` are names of jobs or arrays that must have succeeded before this one starts, or a dictionary from names to
         `succeeded`, `failed` or `finished`. `array` creates that many jobs, `<name>-0` and so on, of which `max_parallel` run at once, and
@@ -671,6 +697,7 @@ class Client:
             "checkpointPath": checkpoint_path,
             "checkpointMinutes": checkpoint_minutes,
             "checks": [_check(one) for one in checks or []],
+            "testReports": list(test_reports or []),
             "holdOnFailureMinutes": hold_on_failure_minutes,
             "shellAccess": None if shell_access is None else _enum(shell_access),
             "needs": _needs(needs),
@@ -1027,6 +1054,32 @@ class Job:
         variables = {"namespace": self.namespace, "name": self.name}
         found = self._client.graphql(_READ_CHECKS, variables)["job"]["checks"]
         return cast("list[CheckResult]", _snake(found))
+
+    def summary(self) -> str | None:
+        """The Markdown text that the job has written to `JOB_SUMMARY`; `None` if it has written none."""
+        variables = {"namespace": self.namespace, "name": self.name}
+        return cast("str | None", self._client.graphql(_READ_SUMMARY, variables)["job"]["summary"])
+
+    def tests(self, *, status: str | None = None) -> list[TestCase] | None:
+        """
+        The tests of the last attempt with reports, failed ones first, or only those with the `status` `failed`, `skipped` or
+        `passed`. `None` if there are no reports.
+        """
+        tests: list[TestCase] = []
+        while True:
+            variables = {
+                "namespace": self.namespace,
+                "name": self.name,
+                "status": None if status is None else _enum(status),
+                "offset": len(tests),
+            }
+            report = self._client.graphql(_READ_TESTS, variables)["job"]["testReport"]
+            if report is None:
+                return None
+            page = cast("list[TestCase]", _snake(report["tests"]))
+            tests += page
+            if len(page) < _TEST_PAGE:
+                return tests
 
     def logs(self, *, after: int = 0) -> Iterator[LogLine]:
         """
@@ -1682,6 +1735,7 @@ class AsyncClient:
         checkpoint_path: str | None = None,
         checkpoint_minutes: int | None = None,
         checks: Sequence[MetricCheck] | None = None,
+        test_reports: Sequence[str] | None = None,
         needs: Mapping[str, str] | Sequence[str] | None = None,
         array: int | None = None,
         max_parallel: int | None = None,
@@ -1721,6 +1775,7 @@ class AsyncClient:
             checkpoint_path=checkpoint_path,
             checkpoint_minutes=checkpoint_minutes,
             checks=checks,
+            test_reports=test_reports,
             needs=needs,
             array=array,
             max_parallel=max_parallel,
@@ -1864,6 +1919,14 @@ class AsyncJob:
     async def checks(self) -> list[CheckResult]:
         """As `Job.checks`."""
         return await _in_thread(self._job.checks)
+
+    async def summary(self) -> str | None:
+        """As `Job.summary`."""
+        return await _in_thread(self._job.summary)
+
+    async def tests(self, *, status: str | None = None) -> list[TestCase] | None:
+        """As `Job.tests`."""
+        return await _in_thread(lambda: self._job.tests(status=status))
 
     async def logs(self, *, after: int = 0) -> AsyncIterator[LogLine]:
         """As `Job.logs`."""

@@ -112,6 +112,12 @@ export type JobInfo = {
   checkpointMinutes: number | null;
   /** What the next attempt gets; null if there is none. */
   checkpoint: { createdAt: string; sizeBytes: number; files: number; attempt: number } | null;
+  /** The paths and patterns of the JUnit files of its tests. */
+  testReports: string[];
+  /** Whether the job has written a summary (`Job.summary`). */
+  hasSummary: boolean;
+  /** The tests of its last attempt with reports; null if there are none. */
+  testReport: { total: number; passed: number; failed: number; skipped: number } | null;
   /** Of the last process, or 128 + the number of the signal that ended it. */
   exitCode: number | null;
   /** As text: a number would lose cents. */

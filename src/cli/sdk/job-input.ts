@@ -70,6 +70,8 @@ export type JobOptions = {
   checkpointMinutes?: number | undefined;
   /** What its metrics must meet for the job to succeed. */
   checks?: MetricCheck[] | undefined;
+  /** JUnit files of the tests, relative to the working directory: paths or patterns such as `reports/*.xml`. */
+  testReports?: string[] | undefined;
 };
 
 export type NeededJob = { job: string; when?: 'succeeded' | 'failed' | 'finished' };
@@ -170,6 +172,7 @@ const JOB_OPTIONS: OptionNames<JobOptions> = {
   checkpointPath: true,
   checkpointMinutes: true,
   checks: true,
+  testReports: true,
 };
 
 const CHECK_OPTIONS: OptionNames<MetricCheck> = {
@@ -225,6 +228,7 @@ type CreateInput = {
   checkpointPath?: string;
   checkpointMinutes?: number;
   checks?: (Omit<MetricCheck, 'better'> & { better?: 'HIGHER' | 'LOWER' })[];
+  testReports?: string[];
   env?: Pair<'name'>[];
   secrets?: Pair<'name'>[];
   secretNames?: string[];
@@ -295,6 +299,7 @@ export function createInput(
         ...one,
         ...(better && { better: enumOf<'HIGHER' | 'LOWER'>(better) }),
       })),
+      testReports: options.testReports,
       env: options.env && pairs(options.env, 'name'),
       secrets: options.secrets && pairs(options.secrets, 'name'),
       secretNames: options.secretNames && [...options.secretNames],

@@ -35,7 +35,7 @@ const JOB_FIELDS = graphql(`
     storedSecretNames storedVariableNames permissions { repo jobs } idTokens { variable audience }
     inputs { jobName path to } repositoryInputs { repo ref commitSha path to readOnly } volumes { name to readOnly } caches { path key restoreKeys resolvedKey restoredKey restoredBytes isSaved problem }
     checks { metric min max regressPercent better baselineJob passed message }
-    checkpointPath checkpointMinutes checkpoint { createdAt sizeBytes files attempt } rerunOf { name } artifacts { fileCount sizeBytes path }
+    checkpointPath checkpointMinutes checkpoint { createdAt sizeBytes files attempt } testReports hasSummary testReport { total passed failed skipped } rerunOf { name } artifacts { fileCount sizeBytes path }
   }
 `);
 
@@ -107,6 +107,22 @@ const READ_METRICS = graphql(`
     }
   }
 `);
+const READ_SUMMARY = graphql(`
+  query ReadJobSummary($namespace: String!, $name: String!) {
+    job(namespace: $namespace, name: $name) { summary }
+  }
+`);
+const READ_TESTS = graphql(`
+  query ReadJobTests($namespace: String!, $name: String!, $status: TestStatus, $offset: Int!) {
+    job(namespace: $namespace, name: $name) {
+      testReport {
+        tests(status: $status, first: 250, offset: $offset) {
+          status name className suite file durationMs message details output
+        }
+      }
+    }
+  }
+`);
 const RERUN_JOB = graphql(`
   mutation RerunJob($input: RerunJobInput!) {
     rerunJob(input: $input) { job { namespace name } }
@@ -125,6 +141,23 @@ export type LogOptions = RetryOptions & {
   since?: Date | undefined;
   /** Whether to go on until the job ends, instead of to the present end of the log. */
   follow?: boolean | undefined;
+};
+
+/** A test of a job. */
+export type TestCase = {
+  status: 'FAILED' | 'SKIPPED' | 'PASSED';
+  name: string;
+  /** The class or file that has it; may be empty. */
+  className: string;
+  suite: string;
+  file: string | null;
+  durationMs: number | null;
+  /** Why it failed or was skipped. */
+  message: string | null;
+  /** The text of the failure, such as a stack trace. */
+  details: string | null;
+  /** The end of what a failed test printed. */
+  output: string | null;
 };
 
 /** A job that did not succeed. */
@@ -244,6 +277,30 @@ export class Job {
       max: metric.max === null ? null : Number(metric.max),
       last: Number(metric.last),
     }));
+  }
+
+  /** The Markdown text that the job has written to `JOB_SUMMARY`; null if it has written none. @throws LoamError */
+  async summary(): Promise<string | null> {
+    const { job } = await this.#transport.graphql(READ_SUMMARY, this.#key);
+    return demand(job, 'Job').summary;
+  }
+
+  /**
+   * The tests of the last attempt with reports, failed ones first. Null if there are no reports.
+   * @param options.status only tests that ended like this
+   * @throws LoamError
+   */
+  async tests(options: { status?: TestCase['status'] } = {}): Promise<TestCase[] | null> {
+    checkOptions(options, { status: true });
+    const tests: TestCase[] = [];
+    for (;;) {
+      const variables = { ...this.#key, status: options.status ?? null, offset: tests.length };
+      const { job } = await this.#transport.graphql(READ_TESTS, variables);
+      const report = demand(job, 'Job').testReport;
+      if (!report) return null;
+      tests.push(...report.tests);
+      if (report.tests.length < 250) return tests;
+    }
   }
 
   /** Waits until the job has ended. @throws LoamError */

@@ -48,7 +48,7 @@ export type {
   JobOptions,
   NeededJob,
 } from './job-input.ts';
-export { Job, JobFailed, Jobs, type LogOptions } from './jobs.ts';
+export { Job, JobFailed, Jobs, type LogOptions, type TestCase } from './jobs.ts';
 export type { ListOptions } from './pages.ts';
 export type {
   Repositories,

@@ -89,12 +89,26 @@ export async function listFiles(
 ): Promise<CursorPage<ArtifactFile>> {
   const entries = (await listArtifacts(deps, key)) ?? [];
   const { items, ...page } = paginateList(entries, range, ({ path }) => path);
-  const signed = ({ path, sizeBytes }: ArtifactEntry): ArtifactFile => {
-    const url = `${base}/files/${path.split('/').map(encodeURIComponent).join('/')}`;
-    const downloadUrl = deps.signer.signUrl(url, signedSubject(key.jobId, path));
-    return { path, sizeBytes, downloadUrl };
-  };
+  const signed = (entry: ArtifactEntry) => signFile(deps, { base, jobId: key.jobId }, entry);
   return { ...page, items: items.map(({ cursor, node }) => ({ cursor, node: signed(node) })) };
+}
+
+export async function findFile(
+  deps: Deps,
+  { base, ...key }: Artifacts,
+  path: string,
+): Promise<ArtifactFile | null> {
+  const entry = (await listArtifacts(deps, key))?.find((one) => one.path === path);
+  return entry ? signFile(deps, { base, jobId: key.jobId }, entry) : null;
+}
+
+function signFile(
+  { signer }: Pick<Deps, 'signer'>,
+  { base, jobId }: { base: string; jobId: string },
+  { path, sizeBytes }: ArtifactEntry,
+): ArtifactFile {
+  const url = `${base}/files/${path.split('/').map(encodeURIComponent).join('/')}`;
+  return { path, sizeBytes, downloadUrl: signer.signUrl(url, signedSubject(jobId, path)) };
 }
 
 /** The subject that is signed: the archive, or one of its files. */

@@ -92,6 +92,8 @@ const attemptColumns = {
       checkpointPath: true,
       checkpointMinutes: true,
       checks: true,
+      testReports: true,
+      runJob: true,
       matrixValues: true,
       arrayIndex: true,
       arraySize: true,

@@ -12,6 +12,7 @@ import {
   type Handle,
   type LogCursor,
   type Outcome,
+  RESULT_FILES,
   RunnerUnavailable,
   Unstartable,
 } from '../../runners/runner.ts';
@@ -34,6 +35,7 @@ import {
 import type { LogLine } from '../record/journal-pages.ts';
 import type { Secrets } from '../record/secret-box.ts';
 import { commitMove, PHASES, statusTopic, toProgress } from '../record/state.ts';
+import { SUMMARY_BYTES } from '../reports/store.ts';
 import { scheduleMeasurement } from '../volumes/measure.ts';
 import { type Attempt, type Deps, type Hold, readAttempt, readHold } from './attempt-row.ts';
 import {
@@ -49,6 +51,7 @@ import {
 import { maskIdTokens, refreshIdTokens } from './id-tokens.ts';
 import { prepare } from './prepare.ts';
 import { createProgressReporter, type ProgressReporter } from './progress-reporter.ts';
+import { readResultFiles, storeSummaryFile, storeTests } from './result-files.ts';
 import { retry } from './retry.ts';
 import { saveCaches } from './save-caches.ts';
 import { readAttemptValues } from './values.ts';
@@ -96,6 +99,8 @@ class SupervisedAttempt implements AsyncDisposable {
   #handle: Handle | undefined;
   /** The cluster ended the attempt, and its checkpoint was stored before the files were gone. */
   #hasLastCheckpoint = false;
+  /** Masks the secrets of the job, once they are known. */
+  #mask: ((text: string) => string) | undefined;
   #signalToSend: 'TERM' | 'KILL' | undefined;
   #sentSignal: 'TERM' | 'KILL' | undefined;
 
@@ -139,8 +144,10 @@ class SupervisedAttempt implements AsyncDisposable {
         ? await inSpan('collect', {}, () => this.#collect(attempt, outcome))
         : {};
       if (this.#stopping.aborted) return false;
-      const notes = await inSpan('save caches', {}, () =>
-        this.#saveCaches(attempt, outcome, collected),
+      const notes = await this.#storeResults(attempt, outcome);
+      if (this.#stopping.aborted) return false;
+      notes.push(
+        ...(await inSpan('save caches', {}, () => this.#saveCaches(attempt, outcome, collected))),
       );
       if (this.#stopping.aborted) return false;
       const final = collected.areLost ? LOST : outcome;
@@ -166,6 +173,7 @@ class SupervisedAttempt implements AsyncDisposable {
       await killProcess(this.#deps, attempt);
       return { kind: 'unstartable', reason: values.problem };
     }
+    this.#mask = createAttemptMask(this.#deps, attempt, values.secrets);
     await using progress = createProgressReporter(this.#deps, attempt);
     const prepared = await this.#prepare(attempt, values, progress);
     if ('outcome' in prepared) return prepared.outcome;
@@ -296,6 +304,31 @@ class SupervisedAttempt implements AsyncDisposable {
       return await collectArtifacts(this.#deps, attempt, handle, outcome, signal);
     } catch (error) {
       if (signal.aborted) return {};
+      throw error;
+    }
+  }
+
+  /**
+   * Stores the summary and the test reports that the job has left, whatever its exit code.
+   * @returns lines for the log
+   */
+  async #storeResults(attempt: Attempt, outcome: Outcome): Promise<string[]> {
+    const handle = this.#handle;
+    const mask = this.#mask;
+    const signal = this.#over;
+    const { testReports } = attempt.job;
+    if (outcome.kind !== 'exited' || !handle || !mask || signal.aborted) return [];
+    if (outcome.hasResults === false && testReports.length === 0) return [];
+    try {
+      await this.#deps.space.untilFree(signal);
+      const limits = { [RESULT_FILES.JOB_SUMMARY]: SUMMARY_BYTES };
+      const files = await readResultFiles(this.#deps, handle, outcome, limits, signal);
+      const notes = [await storeSummaryFile(this.#deps, attempt, files, mask)];
+      if (testReports.length > 0)
+        notes.push(await storeTests(this.#deps, attempt, { handle, mask, signal }));
+      return notes.filter((note) => note !== null);
+    } catch (error) {
+      if (signal.aborted) return [];
       throw error;
     }
   }

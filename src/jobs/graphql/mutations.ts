@@ -5,6 +5,7 @@ import { selectForChild } from '../../platform/schema/select.ts';
 import { CACHE_RULES } from '../caches/request.ts';
 import { CHECKPOINT_RULES } from '../checkpoints/checkpoints.ts';
 import { CHECK_RULES } from '../metrics/checks.ts';
+import { TEST_REPORT_RULES } from '../reports/request.ts';
 import { checkJob, type JobCheck } from '../requests/job-check.ts';
 import * as jobs from '../requests/jobs.ts';
 import { DEPENDENCY_RULES } from '../requests/needs.ts';
@@ -175,6 +176,9 @@ const CreateJobInput = builder.inputType('CreateJobInput', {
     checks: t.field({
       type: [MetricCheckInput],
       description: `What the metrics of the job must meet for it to succeed, up to ${CHECK_RULES.maxEntries}.`,
+    }),
+    testReports: t.stringList({
+      description: `JUnit files of the tests, relative to the working directory, such as \`reports/*.xml\`: up to ${TEST_REPORT_RULES.maxEntries} paths or patterns. They are read when the command has ended: up to ${TEST_REPORT_RULES.files} files of 16 MiB together, and ${TEST_REPORT_RULES.tests} tests.`,
     }),
     idTokens: t.field({
       type: [IdTokenInput],

@@ -98,6 +98,15 @@ export const JobArtifacts = builder.objectRef<downloads.Artifacts>('JobArtifacts
       description:
         'A link to all files as a gzip tar archive, valid for 15 minutes without credentials.',
     }),
+    file: t.field({
+      type: File,
+      nullable: true,
+      description: 'The file with this path; null if there is none.',
+      args: {
+        path: t.arg.string({ required: true, description: 'The path relative to `outputPath`.' }),
+      },
+      resolve: (artifacts, { path }, { services }) => downloads.findFile(services, artifacts, path),
+    }),
     files: t.field({
       type: defineConnectionType('ArtifactFile', File),
       nullable: true,

@@ -35,6 +35,7 @@ import {
 } from '../queue/worker-capacity.ts';
 import { type CredentialsInput, checkCredentials } from '../record/job-credentials.ts';
 import { checkLabels, type Label } from '../record/labels.ts';
+import { checkTestReports } from '../reports/request.ts';
 import { readFullVolumes } from '../volumes/usage.ts';
 import { assumeAccess, checkVolumes, overlaps, type VolumeRequest } from '../volumes/volumes.ts';
 import { checkDependencies, type DependencyInput } from './needs.ts';
@@ -110,6 +111,8 @@ export type CreateInput = {
   checkpointMinutes?: number | null;
   /** What the metrics of the job must meet for it to succeed. */
   checks?: readonly CheckRequest[] | null;
+  /** Paths and patterns of JUnit files. */
+  testReports?: readonly string[] | null;
 } & CredentialsInput &
   DependencyInput;
 
@@ -221,6 +224,7 @@ export function checkRequest(input: CreateInput, offer: Catalogue) {
       cache,
     }),
     checks: checkMetricChecks(input.checks ?? [], { hasRepository: repo != null }),
+    testReports: checkTestReports(input.testReports ?? []),
     ...checkDependencies(input, { name, command, env, secrets }),
   };
 }

@@ -94,6 +94,7 @@ const settingsColumns = {
   checkpointPath: true,
   checkpointMinutes: true,
   checks: true,
+  testReports: true,
   arrayIndex: true,
   arraySize: true,
   matrixValues: true,

@@ -245,9 +245,11 @@ const TABLES: Partial<Record<Prisma.ModelName, string>> = {
   JobAttempt: 'job_attempts',
   JobLabel: 'job_labels',
   JobNeed: 'job_needs',
+  JobSummary: 'job_summaries',
   Member: 'members',
   Namespace: 'namespaces',
   Repository: 'repositories',
+  TestReport: 'test_reports',
   User: 'users',
 };
 

@@ -1,0 +1,169 @@
+/** Reads the files in which a job has left results (`RESULT_FILES` of the runners), after its command has ended. */
+import { posix } from 'node:path';
+import { AppError } from '../../base/errors.ts';
+import { Pattern } from '../../base/pattern.ts';
+import { isDatabaseUnavailable, isDiskFull } from '../../platform/database/outage.ts';
+import {
+  ArtifactsNotKept,
+  type Handle,
+  type Outcome,
+  RESULT_FILES,
+  RESULTS_DIR,
+  RunnerUnavailable,
+} from '../../runners/runner.ts';
+import { readTar } from '../artifacts/store.ts';
+import { untilAborted } from '../checkpoints/store.ts';
+import { splitPattern, TEST_REPORT_RULES } from '../reports/request.ts';
+import { type ReportFile, storeSummary, storeTestReport } from '../reports/store.ts';
+import type { Attempt, Deps } from './attempt-row.ts';
+
+/** The job may have left other files in the folder. */
+const MAX_ENTRIES = 100;
+
+/** `unreadable`: it is larger than its limit, or not a file of the job, such as a link or a FIFO. */
+export type ResultFiles = ReadonlyMap<string, Buffer | 'unreadable'>;
+
+const NONE: ResultFiles = new Map();
+
+/**
+ * Reads the files of the given names, all in one request to the runner. There is none if the job has certainly left no files.
+ * @param limits the name of each file → its most bytes
+ * @throws transient errors, and the reason of `signal` when it aborts
+ */
+export async function readResultFiles(
+  { runner }: Pick<Deps, 'runner'>,
+  handle: Handle,
+  outcome: Outcome,
+  limits: Readonly<Record<string, number>>,
+  signal: AbortSignal,
+): Promise<ResultFiles> {
+  if (outcome.kind !== 'exited' || outcome.hasResults === false) return NONE;
+  const found = new Map<string, Buffer | 'unreadable'>();
+  const wanted = { maxFileBytes: Math.max(...Object.values(limits)) };
+  try {
+    const reading = runner.artifacts(handle, RESULTS_DIR, { maxEntries: MAX_ENTRIES, wanted });
+    const tar = await untilAborted(reading, signal);
+    if (!tar) return NONE;
+    for await (const { name, header, contents } of readTar([tar], signal)) {
+      if (name === null || !Object.hasOwn(limits, name) || found.has(name)) continue;
+      const isFile = header.type === 'file' && (header.size ?? 0) <= (limits[name] ?? 0);
+      found.set(name, isFile ? Buffer.concat(await contents.toArray()) : 'unreadable');
+      // An agent of an earlier version, or a hostile one, sends files of any size.
+      if (found.size === Object.keys(limits).length) break;
+    }
+  } catch (error) {
+    // There are too many files, or they were lost with their machine.
+    if (!(error instanceof ArtifactsNotKept)) throw error;
+  }
+  return found;
+}
+
+/** Stores the summary that the attempt has written. @returns why it was not stored, as a line for the log */
+export async function storeSummaryFile(
+  deps: Deps,
+  attempt: Attempt,
+  files: ResultFiles,
+  mask: (text: string) => string,
+): Promise<string | null> {
+  const file = files.get(RESULT_FILES.JOB_SUMMARY);
+  if (file === undefined) return null;
+  if (file === 'unreadable')
+    return 'The summary was not stored: JOB_SUMMARY must be a file of at most 1 MiB, and no link.';
+  return explain(deps, attempt, 'The summary was not stored', () =>
+    storeSummary(deps, attempt, file, mask),
+  );
+}
+
+/** Stores the results of tests that the job names. @returns why they were not stored, as a line for the log */
+export async function storeTests(
+  deps: Deps,
+  attempt: Attempt,
+  { handle, mask, signal }: { handle: Handle; mask(text: string): string; signal: AbortSignal },
+): Promise<string | null> {
+  return explain(deps, attempt, 'The test reports were not stored', async () => {
+    const files = readReportFiles(deps, handle, attempt.job.testReports, signal);
+    await storeTestReport(deps, attempt, files, mask);
+  });
+}
+
+/** @returns a line for the log; null: it was stored @throws transient errors */
+async function explain(
+  deps: Deps,
+  { job }: Attempt,
+  what: string,
+  store: () => Promise<void>,
+): Promise<string | null> {
+  try {
+    await store();
+    return null;
+  } catch (error) {
+    const isLater = isDatabaseUnavailable(error) || error instanceof RunnerUnavailable;
+    if (isLater || isAbort(error)) throw error;
+    const isExpected = error instanceof AppError || error instanceof ArtifactsNotKept;
+    if (!isExpected) deps.log.error({ err: error, job: job.id }, what);
+    const reason = isExpected
+      ? error.message
+      : isDiskFull(error)
+        ? 'the disk of the server is full'
+        : 'the server failed to store them';
+    return `${what}: ${reason}`;
+  }
+}
+
+function isAbort(error: unknown): boolean {
+  return error instanceof Error && error.name === 'AbortError';
+}
+
+/** A job may have a million files in the folders of a pattern. */
+const MAX_SEARCHED = 1_000_000;
+
+/** Reads the files of the patterns, each file once, up to the limits of a report. */
+async function* readReportFiles(
+  { runner }: Pick<Deps, 'runner'>,
+  handle: Handle,
+  patterns: readonly string[],
+  signal: AbortSignal,
+): AsyncGenerator<ReportFile> {
+  const { files: maxFiles, bytes: maxBytes } = TEST_REPORT_RULES;
+  const seen = new Set<string>();
+  let bytesLeft: number = maxBytes;
+  for (const text of patterns) {
+    const { path: folder, pattern } = splitPattern(text);
+    const wanted = { maxFileBytes: bytesLeft, ...(pattern !== null && { pattern }) };
+    const options = { maxEntries: MAX_SEARCHED, wanted };
+    const tar = await untilAborted(runner.artifacts(handle, folder, options), signal);
+    if (!tar) {
+      yield { path: text, problem: 'nothing exists at this path' };
+      continue;
+    }
+    const glob = pattern === null ? null : new Pattern(pattern);
+    const isWanted = (name: string) =>
+      glob?.matches(name) ?? (/\.xml$/i.test(name) || name === posix.basename(folder));
+    let found = 0;
+    for await (const { name: latin1, header, contents } of readTar([tar], signal)) {
+      const name = latin1 === null ? '' : Buffer.from(latin1, 'latin1').toString();
+      // Agents of earlier versions send all files.
+      if (!isWanted(name) || header.type === 'directory') continue;
+      const isItself = pattern === null && name === posix.basename(folder);
+      const path = isItself || folder === '.' ? name : posix.join(folder, name);
+      found++;
+      if (seen.has(path)) continue;
+      seen.add(path);
+      if (seen.size > maxFiles) {
+        yield { path, problem: `only the first ${maxFiles} files are read` };
+        return;
+      }
+      const size = header.size ?? 0;
+      if (header.type !== 'file')
+        yield { path, problem: 'it is no file of the job, or too large for the rest of 16 MiB' };
+      else if (size > bytesLeft) {
+        yield { path, problem: 'the files of a report may have 16 MiB together' };
+        return;
+      } else {
+        bytesLeft -= size;
+        yield { path, bytes: Buffer.concat(await contents.toArray()) };
+      }
+    }
+    if (found === 0) yield { path: text, problem: 'no file has this name' };
+  }
+}

@@ -1,0 +1,198 @@
+/** Stores the summaries and test reports of jobs. Both are written again unchanged when a restarted server reads them again. */
+import { setImmediate as yieldToEventLoop } from 'node:timers/promises';
+import type { Plan } from '../../../prisma/generated/enums.ts';
+import type { Config } from '../../base/config/config.ts';
+import { type Db, inTransaction } from '../../platform/database/client.ts';
+import { requireQuota } from '../../platform/limits/quotas.ts';
+import { NotJUnit, parseJUnit, type TestCase } from './junit.ts';
+import { encodePages, keyOf, orderTests, packKeys } from './pages.ts';
+import { TEST_REPORT_RULES } from './request.ts';
+
+export const SUMMARY_BYTES = 2 ** 20;
+/** Masked at once, in about a millisecond. */
+const MASK_CHARS = 64 * 1024;
+/** Characters of messages, details and output that a report keeps. */
+const REPORT_CHARS = 8 * 2 ** 20;
+const MAX_PROBLEMS = 20;
+
+type Deps = { db: Db; config: Config };
+type Mask = (text: string) => string;
+
+export type ReportingAttempt = {
+  id: string;
+  number: number;
+  job: {
+    id: string;
+    namespaceId: string;
+    namespace: { plan: Plan };
+    repositoryId: string | null;
+    branch: string | null;
+    runJob: string | null;
+    matrixValues: unknown;
+  };
+};
+
+/** @throws AppError 403 if the namespace has no room for it */
+export async function storeSummary(
+  deps: Deps,
+  { job, number }: ReportingAttempt,
+  bytes: Uint8Array,
+  mask: Mask,
+): Promise<void> {
+  const decoded = new TextDecoder().decode(bytes);
+  const text = await maskLines(decoded.replaceAll('\0', '\uFFFD'), mask);
+  if (text.trim() === '') return;
+  const size = Buffer.byteLength(text);
+  await requireQuota(deps, { id: job.namespaceId, plan: job.namespace.plan }, 'storageBytes', size);
+  // Nothing is stored if the job was deleted meanwhile, and an attempt that was taken for lost replaces nothing of a later one.
+  await deps.db.$executeRaw`
+    insert into job_summaries (job_id, namespace_id, attempt, text, size_bytes)
+    select id, namespace_id, ${number}, ${text}, ${size} from jobs where id = ${job.id} for key share
+    on conflict (job_id) do update
+      set attempt = excluded.attempt, text = excluded.text, size_bytes = excluded.size_bytes
+      where job_summaries.attempt <= excluded.attempt`;
+}
+
+/** Masks a text in parts of whole lines, because secrets are masked within lines. */
+async function maskLines(text: string, mask: Mask): Promise<string> {
+  const parts: string[] = [];
+  for (let at = 0; at < text.length; ) {
+    const end = text.indexOf('\n', at + MASK_CHARS);
+    const next = end < 0 ? text.length : end + 1;
+    parts.push(mask(text.slice(at, next)));
+    at = next;
+    await yieldToEventLoop();
+  }
+  return parts.join('');
+}
+
+/** A file of test results; `problem`: why it is not read, to complete the sentence "reports/a.xml cannot be read: …". */
+export type ReportFile = { path: string; bytes: Uint8Array } | { path: string; problem: string };
+
+/** @throws AppError 403 if the namespace has no room for it */
+export async function storeTestReport(
+  deps: Deps,
+  { id: attemptId, number, job }: ReportingAttempt,
+  files: AsyncIterable<ReportFile>,
+  mask: Mask,
+): Promise<void> {
+  const { tests: found, read, problems } = await readTests(files, mask);
+  if (read === 0 && problems.length === 0) return;
+  const tests = orderTests(found);
+  const count = (status: TestCase['status']) =>
+    tests.reduce((sum, test) => sum + (test.status === status ? 1 : 0), 0);
+  const passedKeys: bigint[] = [];
+  for (const [index, test] of tests.entries()) {
+    if (test.status === 'passed') passedKeys.push(keyOf(job, test));
+    if (index % 1_000 === 999) await yieldToEventLoop();
+  }
+  const packed = packKeys(passedKeys);
+  const pages = await Array.fromAsync(encodePages(tests));
+  const sizeBytes = pages.reduce((sum, { data }) => sum + data.length, packed.length);
+  await requireQuota(
+    deps,
+    { id: job.namespaceId, plan: job.namespace.plan },
+    'storageBytes',
+    sizeBytes,
+  );
+  await inTransaction(deps.db, async (tx) => {
+    const exists = await tx.$executeRaw`select from jobs where id = ${job.id} for key share`;
+    if (exists === 0) return;
+    await tx.testReport.deleteMany({ where: { attemptId } });
+    await tx.testReport.create({
+      data: {
+        attemptId,
+        jobId: job.id,
+        namespaceId: job.namespaceId,
+        repositoryId: job.repositoryId,
+        branch: job.branch,
+        attempt: number,
+        passed: count('passed'),
+        failed: count('failed'),
+        skipped: count('skipped'),
+        files: read,
+        durationMs: BigInt(tests.reduce((sum, { durationMs }) => sum + (durationMs ?? 0), 0)),
+        problems,
+        passedKeys: packed,
+        sizeBytes: BigInt(sizeBytes),
+      },
+    });
+    await tx.testPage.createMany({ data: pages.map((page) => ({ attemptId, ...page })) });
+  });
+}
+
+type ReadTests = { tests: TestCase[]; read: number; problems: string[] };
+
+async function readTests(files: AsyncIterable<ReportFile>, mask: Mask): Promise<ReadTests> {
+  const tests: TestCase[] = [];
+  const problems: string[] = [];
+  let read = 0;
+  let charsLeft = REPORT_CHARS;
+  let isFull = false;
+  const addProblem = (text: string) => {
+    if (problems.length < MAX_PROBLEMS) problems.push(toLine(mask(text)));
+  };
+  const add = (test: TestCase) => {
+    if (tests.length === TEST_REPORT_RULES.tests) {
+      isFull = true;
+      return false;
+    }
+    tests.push(test);
+    return true;
+  };
+  for await (const file of files) {
+    if ('problem' in file) {
+      addProblem(`${file.path} was not read: ${file.problem}`);
+      continue;
+    }
+    const before = tests.length;
+    try {
+      await parseJUnit(file.bytes, add);
+      read++;
+    } catch (error) {
+      if (!(error instanceof NotJUnit)) throw error;
+      addProblem(`${file.path} cannot be read: ${error.message}`);
+    }
+    for (let index = before; index < tests.length; index++) {
+      const masked = maskTest(tests[index] as TestCase, mask, charsLeft);
+      tests[index] = masked;
+      charsLeft -= countChars(masked);
+      if (index % 20 === 0) await yieldToEventLoop();
+    }
+    if (isFull) break;
+  }
+  if (isFull) addProblem(`Only the first ${TEST_REPORT_RULES.tests} tests are shown`);
+  if (charsLeft <= 0) addProblem('Messages and output of further failed tests are left out');
+  return { tests, read, problems };
+}
+
+function countChars({ message, details, output }: TestCase): number {
+  return (message?.length ?? 0) + (details?.length ?? 0) + (output?.length ?? 0);
+}
+
+/** Without the texts of the failure if there is no room for them. */
+function maskTest(test: TestCase, mask: Mask, charsLeft: number): TestCase {
+  const maskText = (text: string | null) => (text === null ? null : mask(text));
+  const names = {
+    name: mask(test.name),
+    className: mask(test.className),
+    suite: mask(test.suite),
+    file: maskText(test.file),
+  };
+  if (charsLeft <= 0) return { ...test, ...names, message: null, details: null, output: null };
+  const { message, details, output } = test;
+  return {
+    ...test,
+    ...names,
+    message: maskText(message),
+    details: maskText(details),
+    output: maskText(output),
+  };
+}
+
+function toLine(text: string): string {
+  return text
+    .replace(/\p{Cc}/gu, '\uFFFD')
+    .slice(0, 500)
+    .toWellFormed();
+}
