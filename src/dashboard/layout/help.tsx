@@ -28,6 +28,7 @@ const HELP: Record<string, string> = {
   '/$namespace/$repository/search': 'repositories#reading',
   '/$namespace/$repository/caches': 'data#caches',
   '/$namespace/$repository/jobs': 'jobs',
+  '/$namespace/$repository/tests': 'reports#flaky-tests',
   '/$namespace/$repository/runs': 'automation',
   '/$namespace/$repository/runs/$number': 'automation#runs',
   '/$namespace/$repository/large-files': 'large-files',

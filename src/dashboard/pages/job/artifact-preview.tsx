@@ -91,6 +91,42 @@ function Contents({ path, shown }: { path: string; shown: PreviewContent }): Rea
   }
 }
 
+/** An image among the artifacts, within a text. */
+export function ArtifactImage({
+  path,
+  url,
+  sizeBytes,
+  alt,
+}: {
+  path: string;
+  url: string;
+  sizeBytes: number;
+  alt: string;
+}) {
+  const [address, setAddress] = useState<string | null>(null);
+  const [link] = useState(url);
+  useEffect(() => {
+    if (!IMAGE_TYPES.some(([ending]) => ending.test(path))) return;
+    const controller = new AbortController();
+    let made: string | undefined;
+    read(path, link, sizeBytes, controller.signal).then(
+      (found) => {
+        if (found.kind !== 'picture') return;
+        made = found.address;
+        if (controller.signal.aborted) revoke(made);
+        else setAddress(made);
+      },
+      () => {},
+    );
+    return () => {
+      controller.abort();
+      revoke(made);
+    };
+  }, [path, link, sizeBytes]);
+  if (address === null) return <span className="text-dim">{alt || path}</span>;
+  return <img src={address} alt={alt} className="inline max-w-full" />;
+}
+
 async function read(
   path: string,
   url: string,

@@ -23,7 +23,9 @@ import { OpenPort } from './open-port.tsx';
 import { OpenShells } from './open-shells.tsx';
 import { JobFacts, JobLive, JobQuery } from './queries.ts';
 import { Shell } from './shell.tsx';
+import { Summary } from './summary.tsx';
 import { useTabState } from './tab.ts';
+import { Tests } from './tests.tsx';
 import { Usage } from './usage.tsx';
 
 /** Polling interval of queued and running jobs, because changes of the progress line send no event. */
@@ -113,6 +115,10 @@ function Job({
       {status === 'QUEUED' && <QueueNotice job={job} />}
       <div className="columns">
         <div className="min-w-0 space-y-6">
+          {job.hasSummary && (
+            <Summary job={{ namespace, name }} title={<h2 className="mb-2">Summary</h2>} />
+          )}
+          <Tests job={job} />
           <LogView job={{ namespace, name }} status={status} startedAt={startedAt} />
           <Checks job={job} />
           <Metrics job={job} />

@@ -52,6 +52,9 @@ export const JobFacts = graphql(`
     checkpointPath
     checkpointMinutes
     checkpoint { createdAt sizeBytes files attempt }
+    hasSummary
+    testReports
+    testReport { attempt total passed failed skipped }
     environmentNames
     secretNames
     permissions { repo jobs }

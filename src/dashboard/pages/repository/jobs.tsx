@@ -9,6 +9,9 @@ export default function RepositoryJobs() {
       {({ namespace, name, fullName, owner }) => (
         <>
           <div className="mb-4 flex justify-end gap-2">
+            <ButtonLink to="/$namespace/$repository/tests" params={{ namespace, repository: name }}>
+              Tests
+            </ButtonLink>
             {owner.viewerRole !== null && (
               <ButtonLink
                 to="/$namespace/$repository/caches"

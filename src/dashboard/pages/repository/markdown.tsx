@@ -28,6 +28,27 @@ type Source = { namespace: string; repository: string; linkRef?: string; revisio
 export type MarkdownProps = Source & { text: string; path: string };
 
 export default function Markdown({ text, path, ...source }: MarkdownProps) {
+  return (
+    <MarkdownText
+      text={text}
+      renderLink={(href, children) => (
+        <RelativeLink {...source} from={path} href={href}>
+          {children}
+        </RelativeLink>
+      )}
+      renderImage={(src, alt) => <Image {...source} from={path} src={src} alt={alt} />}
+    />
+  );
+}
+
+type TextProps = {
+  text: string;
+  renderLink(href: string, children: ReactNode): ReactNode;
+  renderImage(src: string, alt: string): ReactNode;
+};
+
+/** Markdown whose links and images lead where the caller says. */
+export function MarkdownText({ text, renderLink, renderImage }: TextProps) {
   const emojiNames = useEmojiNames(text);
   return (
     <div className="markdown min-w-0 break-words">
@@ -35,14 +56,8 @@ export default function Markdown({ text, path, ...source }: MarkdownProps) {
         remarkPlugins={[...remarkPlugins(text), ...(emojiNames ? [emojiNames] : [])]}
         rehypePlugins={rehypePlugins}
         components={{
-          a: ({ node: _, href = '', children, ...rest }) => (
-            <RelativeLink {...source} from={path} href={href} {...rest}>
-              {children}
-            </RelativeLink>
-          ),
-          img: ({ src, alt }) => (
-            <Image {...source} from={path} src={String(src ?? '')} alt={alt ?? ''} />
-          ),
+          a: ({ href = '', children }) => renderLink(href, children),
+          img: ({ src, alt }) => renderImage(String(src ?? ''), alt ?? ''),
           pre: ({ node, children }) => {
             const block = node && blockOf(node);
             if (!block) return <Block>{children}</Block>;
@@ -153,7 +168,7 @@ export function CodeBlock({ text, language }: { text: string; language?: string 
 }
 
 /** The path in the repository that a link or image refers to, or null if it leads elsewhere. */
-function resolvePath(from: string, href: string): string | null {
+export function resolvePath(from: string, href: string): string | null {
   if (/^[a-z][a-z0-9+.-]*:|^\/\//i.test(href)) return null;
   const base = `http://repository/${href.startsWith('/') ? '' : from}`;
   if (!URL.canParse(href, base)) return null;

@@ -14,6 +14,7 @@ export const repositoryRoutes = [
   definePage('/$namespace/$repository/search', () => import('./search.tsx')),
   definePage('/$namespace/$repository/jobs', () => import('./jobs.tsx')),
   definePage('/$namespace/$repository/caches', () => import('./caches.tsx')),
+  definePage('/$namespace/$repository/tests', () => import('./tests.tsx')),
   definePage('/$namespace/$repository/runs', () => import('./runs.tsx')),
   definePage('/$namespace/$repository/runs/$number', () => import('./run.tsx')),
   definePage('/$namespace/$repository/large-files', () => import('./large-files.tsx')),

@@ -1,4 +1,5 @@
 import { Link, useNavigate, useParams } from '@tanstack/react-router';
+import { useState } from 'react';
 import { useFormMutation } from '../../graphql/act.ts';
 import { type FragmentOf, graphql, type ResultOf, readFragment } from '../../graphql/graphql.ts';
 import { useLiveSubscription } from '../../live/follow.ts';
@@ -9,6 +10,8 @@ import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
 import { isFailed, type JobStatus, JobStatusBadge, RunStatusBadge } from '../../ui/status.tsx';
 import { CheckIcon } from '../job/checks.tsx';
+import { Summary } from '../job/summary.tsx';
+import { describeTests } from '../job/tests.tsx';
 import { ArrayRow } from '../jobs/array-row.tsx';
 import { describeValues, JobRow, JobRowData } from '../jobs/job-row.tsx';
 import { CompareLink } from '../jobs/selection.tsx';
@@ -26,7 +29,7 @@ const RunQuery = graphql(
         problems { line column message }
         inputs { name value }
         steps { name needs { job when } }
-        jobs { id runJob status checks { metric passed message } array { id name size maxParallel } ...JobRow }
+        jobs { id namespace name runJob status hasSummary testReport { total failed skipped } checks { metric passed message } array { id name size maxParallel } ...JobRow }
       }
     }
   }
@@ -81,6 +84,7 @@ function RunDetails({ repository, number }: { repository: RepositoryData; number
           {run.problems.length > 0 && <Problems run={run} repository={repository} />}
           {run.steps.length > 0 && <Graph run={run} />}
           <RunChecks run={run} />
+          <Results run={run} />
           {run.jobs.length > 0 && (
             <section aria-labelledby="jobs" className="space-y-3">
               <div className="flex flex-wrap items-center gap-x-4 gap-y-2">
@@ -161,6 +165,64 @@ function CompareLinks({ namespace, jobs }: { namespace: string; jobs: Run['jobs'
     ));
   if (names.length < 2) return null;
   return <CompareLink namespace={namespace} search={{ jobs: names.join(',') }} />;
+}
+
+/** More summaries are collapsed. */
+const MAX_OPEN_SUMMARIES = 3;
+
+/** The summaries and test counts of the jobs. */
+function Results({ run: { jobs } }: { run: Run }) {
+  const tested = jobs.filter(({ testReport }) => testReport);
+  const summaries = jobs.filter(({ hasSummary }) => hasSummary);
+  return (
+    <>
+      {tested.length > 0 && (
+        <section aria-labelledby="tests" className="space-y-2">
+          <h2 id="tests">Tests</h2>
+          <ul className="rows text-sm">
+            {tested.map(({ id, namespace, name, testReport }) => (
+              <li key={id} className="flex flex-wrap gap-x-4">
+                <Link
+                  to="/$namespace/-/jobs/$job"
+                  params={{ namespace, job: name }}
+                  className="link min-w-0 flex-1 break-all"
+                >
+                  {name}
+                </Link>
+                {testReport && (
+                  <span className={testReport.failed > 0 ? 'text-bad' : 'text-dim'}>
+                    {describeTests(testReport)}
+                  </span>
+                )}
+              </li>
+            ))}
+          </ul>
+        </section>
+      )}
+      {summaries.map(({ id, namespace, name }) =>
+        summaries.length > MAX_OPEN_SUMMARIES ? (
+          <CollapsedSummary key={id} job={{ namespace, name }} />
+        ) : (
+          <Summary
+            key={id}
+            job={{ namespace, name }}
+            title={<h2 className="mb-2 break-all">Summary of {name}</h2>}
+          />
+        ),
+      )}
+    </>
+  );
+}
+
+/** Its text is loaded when it is opened. */
+function CollapsedSummary({ job }: { job: { namespace: string; name: string } }) {
+  const [isOpen, setOpen] = useState(false);
+  return (
+    <details onToggle={({ currentTarget }) => setOpen(currentTarget.open)}>
+      <summary className="font-semibold break-all">Summary of {job.name}</summary>
+      {isOpen && <Summary job={job} title={null} />}
+    </details>
+  );
 }
 
 /** One row for each array. Its counts come from the jobs, because asking for them takes a query for each job. */
