@@ -21,7 +21,7 @@ import type { Attempt, Deps } from './attempt-row.ts';
 const MAX_ENTRIES = 100;
 
 /** `unreadable`: it is larger than its limit, or not a file of the job, such as a link or a FIFO. */
-export type ResultFiles = ReadonlyMap<string, Buffer | 'unreadable'>;
+type ResultFiles = ReadonlyMap<string, Buffer | 'unreadable'>;
 
 const NONE: ResultFiles = new Map();
 
@@ -145,7 +145,7 @@ async function* readReportFiles(
       // Agents of earlier versions send all files.
       if (!isWanted(name) || header.type === 'directory') continue;
       const isItself = pattern === null && name === posix.basename(folder);
-      const path = isItself || folder === '.' ? name : posix.join(folder, name);
+      const path = isItself ? folder : posix.join(folder, name);
       found++;
       if (seen.has(path)) continue;
       seen.add(path);

@@ -14,7 +14,7 @@ const PAGE_CHARS = 256 * 1024;
 
 const ORDER: readonly TestStatus[] = ['failed', 'skipped', 'passed'];
 
-export type Counts = Record<TestStatus, number>;
+type Counts = Record<TestStatus, number>;
 
 /** @returns the tests in the order of the pages */
 export function orderTests(tests: readonly TestCase[]): TestCase[] {
@@ -78,7 +78,7 @@ export async function readTests(
 const KEY_BYTES = 8;
 
 /** What distinguishes the jobs of a run, so that tests of two jobs of a matrix are not taken for one. */
-export type JobKey = { runJob: string | null; matrixValues: unknown };
+type JobKey = { runJob: string | null; matrixValues: unknown };
 
 /** Identifies a test in the reports of a repository. */
 export function keyOf(

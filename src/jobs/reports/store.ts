@@ -18,7 +18,7 @@ const MAX_PROBLEMS = 20;
 type Deps = { db: Db; config: Config };
 type Mask = (text: string) => string;
 
-export type ReportingAttempt = {
+type ReportingAttempt = {
   id: string;
   number: number;
   job: {
