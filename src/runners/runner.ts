@@ -379,7 +379,7 @@ export const RESULTS_FOLDER = '.loam-results';
 export const RESULTS_DIR = `${MOUNTS.tmp}/${RESULTS_FOLDER}`;
 
 /** The variable with the path of a result file → the name of the file. */
-export const RESULT_FILES = { JOB_SUMMARY: 'summary.md' } as const;
+export const RESULT_FILES = { JOB_SUMMARY: 'summary.md', JOB_OUTPUTS: 'outputs' } as const;
 
 /** The variables of the result files. @param tmp the folder for temporary files, as the job sees it */
 export function resultVariables(tmp: string): Record<string, string> {

@@ -239,7 +239,7 @@ test('a failure fails the run, and only what did not succeed is run again', asyn
   const sha = await create(
     'bad',
     `jobs:
-  lint: { on: { push: true }, command: echo }
+  lint: { on: { push: true }, command: echo STYLE=good > $JOB_OUTPUTS }
   test: { on: { push: true }, needs: [lint], command: exit 3 }
   deploy: { needs: [test], command: echo }
   warn: { needs: [{ job: test, when: failed }], command: echo }
@@ -263,7 +263,14 @@ test('a failure fails the run, and only what did not succeed is run again', asyn
     number: 2,
     jobs: [{ runJob: 'test' }, { runJob: 'deploy' }],
   });
-  expect((await ended('bad', 2)).status).toBe('FAILED');
+  const again = await ended('bad', 2);
+  expect(again.status).toBe('FAILED');
+  // Also the outputs of a job that is not in this run.
+  const tests = [run, again].map(
+    ({ jobs }) => jobs.find(({ runJob }: { runJob: string }) => runJob === 'test').name,
+  );
+  const started = runner.started.filter(({ job }) => tests.includes(job.name));
+  expect(started.map(({ env }) => env.STYLE)).toEqual(['good', 'good']);
 });
 
 test('a need for the failure of a matrix is met once all its jobs have ended and one has failed', async () => {

@@ -2,10 +2,20 @@
 import pg from 'pg';
 import { expect, test } from 'vitest';
 import { JOB_CHANGES_LOCK } from '../../src/base/advisory-locks.ts';
+import { OUTPUT_RULES, parseOutputs } from '../../src/jobs/outputs/outputs.ts';
 import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { startApp } from '../support/harness.ts';
-import { cancel, job, remove, submit, submitRaw, until } from '../support/submit.ts';
+import {
+  cancel,
+  job,
+  lines,
+  remove,
+  submit,
+  submitRaw,
+  until,
+  variables,
+} from '../support/submit.ts';
 
 const IMAGE = 'debian:12';
 
@@ -358,4 +368,90 @@ test('a rerun keeps the group and the place in the array, and waits only for wha
     JOB_ARRAY_INDEX: '1',
     JOB_ARRAY_SIZE: '2',
   });
+});
+
+test('outputs of a job are variables of the jobs that need it', async () => {
+  await using it = await start();
+  const envOf = async (name: string) => {
+    await it.until(name, 'SUCCEEDED');
+    return it.runner.started.find(({ job }) => job.name === name)?.env ?? {};
+  };
+  await it.create('build', "echo VERSION=1.4 beta='x' $(id) hush-hush > $JOB_OUTPUTS", {
+    secrets: variables({ KEY: 'hush-hush' }),
+  });
+  await it.create('tag', 'echo VERSION=2 > $JOB_OUTPUTS');
+  await it.create('empty', 'echo');
+  const needs = (...names: string[]) => ({ needs: names.map((job) => ({ job })) });
+  await it.create('one', 'echo', needs('build', 'empty'));
+  const masked = "1.4 beta='x' $(id) ***";
+  expect((await envOf('one')).VERSION).toBe(masked);
+  // Those of the job that comes later in `needs` count, whatever was created first.
+  await it.create('later', 'echo', needs('tag', 'build'));
+  await it.create('other', 'echo', needs('build', 'tag'));
+  expect((await envOf('later')).VERSION).toBe(masked);
+  expect((await envOf('other')).VERSION).toBe('2');
+  await it.create('own', 'echo', { ...needs('tag'), env: variables({ VERSION: 'own' }) });
+  expect((await envOf('own')).VERSION).toBe('own');
+  // An input gives files only.
+  await it.create('files', 'echo', { outputPath: 'out' });
+  expect(await envOf('files')).not.toHaveProperty('VERSION');
+
+  const { job: shown } = await it.ada.gql(
+    '{ job(namespace: "ada", name: "build") { outputs { name value } } }',
+  );
+  expect(shown.outputs).toEqual([{ name: 'VERSION', value: masked }]);
+  const { rerunJob } = await it.ada.gql(
+    'mutation { rerunJob(input: { namespace: "ada", name: "other" }) { job { name } } }',
+  );
+  expect((await envOf(rerunJob.job.name)).VERSION).toBe('2');
+
+  await it.create('bad', 'echo PATH=/evil > $JOB_OUTPUTS');
+  await it.create('after', 'echo', needs('bad'));
+  expect((await envOf('after')).PATH).toBeUndefined();
+  expect(await lines(it.ada, 'ada', 'bad')).toEqual([
+    'An output was not kept: line 1 sets PATH, which is reserved ($JOB_OUTPUTS).',
+  ]);
+  await it.create('large', `echo A=${'x'.repeat(OUTPUT_RULES.maxBytes)} > $JOB_OUTPUTS`);
+  await it.until('large', 'SUCCEEDED');
+  expect(await lines(it.ada, 'ada', 'large')).toEqual([
+    'An output was not kept: it is larger than 64 KiB, or no ordinary file ($JOB_OUTPUTS).',
+  ]);
+  const half = `=${'x'.repeat(40_000)} > $JOB_OUTPUTS`;
+  await it.create('half-1', `echo A${half}`);
+  await it.create('half-2', `echo B${half}`);
+  await it.create('both', 'echo', needs('half-1', 'half-2'));
+  expect((await it.until('both', 'FAILED')).progress).toBe(
+    'failed: The outputs of the jobs that it needs have more than 64 KiB together',
+  );
+});
+
+test('a file of outputs with mistakes keeps its other lines', () => {
+  const parse = (text: string | Uint8Array) =>
+    parseOutputs(typeof text === 'string' ? Buffer.from(text) : text, (value) =>
+      value.replaceAll('secret', '***'),
+    );
+  const lineOf = (text: string) => parse(text).problems[0];
+  expect(parse('A=1\r\nB="x=y"\n\n__proto__= \na=\nA=a secret')).toEqual({
+    outputs: [
+      { name: 'B', value: '"x=y"' },
+      { name: '__proto__', value: ' ' },
+      { name: 'a', value: '' },
+      { name: 'A', value: 'a ***' },
+    ],
+    problems: [],
+  });
+  for (const name of [
+    ...['PATH', 'path', 'HOME', 'LD_PRELOAD', 'LOAM_TOKEN', 'JOB_ID', 'CI', 'IFS', 'BASH_ENV'],
+    ...['CUDA_VISIBLE_DEVICES', 'NVIDIA_VISIBLE_DEVICES', 'JOB_OUTPUTS'],
+  ])
+    expect(lineOf(`OK=1\n${name}=x`)).toContain(`line 2 sets ${name}, which is reserved`);
+  for (const line of ['A', '=1', '1A=1', 'A B=1', 'Ä=1', `${'a'.repeat(101)}=1`, 'export A=1'])
+    expect(lineOf(line)).toContain('line 1 is not NAME=value');
+  expect(lineOf('A=x\0y')).toContain('line 1 has a NUL character');
+  expect(lineOf('secret=1')).toContain('sets ***');
+  expect(parse(Buffer.from([0x41, 0x3d, 0xff])).problems[0]).toContain('it is not valid UTF-8');
+  const many = Array.from({ length: 20_000 }, (_, index) => `A${index}=`).join('\n');
+  const { outputs, problems } = parse(many);
+  expect([outputs.length, problems.length]).toEqual([100, 6]);
+  expect(problems.at(-1)).toContain('19895 more lines have mistakes');
 });

@@ -141,12 +141,12 @@ test('a retry that passes is flaky on its commit, and the reports of attempts ar
 });
 
 test('paths of reports are checked', async () => {
-  const refuse = async (testReports: string[], problem: RegExp) =>
-    expectRefusal(
-      submitRaw(ada, { ...base, name: 'bad', command: 'true', testReports }),
-      'invalid_request',
-      problem,
-    );
+  const refuse = async (testReports: string[], problem: RegExp) => {
+    const answer = submitRaw(ada, { ...base, name: 'bad', command: 'true', testReports });
+    const { errors } = await answer;
+    expect(errors?.[0]?.message).toMatch(problem);
+    await expectRefusal(answer, 'INVALID_REQUEST', 'testReports');
+  };
   await refuse(['/etc/passwd'], /^testReports: \[0\] must be relative/);
   await refuse(['a', '../x'], /^testReports: \[1\] must not contain "\.\."/);
   await refuse(['*/*/*/*/*/*/*/*/*'], /more than 8 wildcards/);

@@ -82,6 +82,8 @@ export type NewRun = {
   rerunOfId?: string;
   /** Jobs of an earlier run that have ended already: name in the file → name of the job. */
   earlier?: ReadonlyMap<string, string>;
+  /** Ids of jobs that are not in the run, whose outputs its jobs get: by name in the file. */
+  earlierOutputs?: ReadonlyMap<string, readonly string[]>;
   /** The repository inputs of jobs of an earlier run, whose commits are kept: by name in the file. */
   earlierInputs?: ReadonlyMap<string, readonly RepositoryInput[]>;
 };
@@ -298,7 +300,7 @@ async function findExistingUser(tx: Db, id: string | null): Promise<string | nul
 type JobsToStart = {
   id: string;
   repository: RunRepository;
-  run: Pick<NewRun, 'ref' | 'commit' | 'earlier' | 'keepsText' | 'hasMoved'>;
+  run: Pick<NewRun, 'ref' | 'commit' | 'earlier' | 'earlierOutputs' | 'keepsText' | 'hasMoved'>;
   planned: readonly PlannedJob[];
   /** Of `findInputCommits`. */
   repositoryInputs: ReadonlyMap<string, readonly RepositoryInput[]>;
@@ -352,6 +354,7 @@ export async function startJobs(
       ),
       repositoryInputs: repositoryInputs.get(job.key) ?? [],
       needs: job.needs,
+      outputsOf: run.earlierOutputs?.get(job.key),
       matrix: toMatrix(job, byKey),
       maxParallel: job.maxParallel,
     })),

@@ -266,7 +266,14 @@ export async function rerunRun<S extends Select>(
   const jobs = await services.db.job.findMany({
     // Those that ran before a transfer stay in the former namespace.
     where: { runId: id, namespaceId: repository.namespace.id },
-    select: { name: true, runJob: true, repositoryInputs: true, array: { select: { name: true } } },
+    select: {
+      id: true,
+      outputsOf: true,
+      name: true,
+      runJob: true,
+      repositoryInputs: true,
+      array: { select: { name: true } },
+    },
     orderBy: { id: 'asc' },
   });
   const succeeded = listSucceeded(planOf(run), await readJobResults(services.db, id));
@@ -283,6 +290,7 @@ export async function rerunRun<S extends Select>(
     hasMoved: await hasRefMoved(services, run),
     selectJobs: (parsed) =>
       failedOnly ? selectUnsuccessful(parsed, run.jobNames, succeeded) : run.jobNames,
+    earlierOutputs: failedOnly ? listEarlierOutputs(jobs, succeeded) : new Map(),
     earlier: new Map(
       jobs.flatMap(({ name, runJob, array }) => (runJob ? [[runJob, array?.name ?? name]] : [])),
     ),
@@ -293,6 +301,21 @@ export async function rerunRun<S extends Select>(
   if (newId === null)
     throw new AppError('conflict', 'All jobs of the run succeeded, or were not needed');
   return readRun(services.db, newId, select);
+}
+
+/** The jobs whose outputs each job got, by its name in the file, without those that run again: they have not succeeded. */
+function listEarlierOutputs(
+  jobs: readonly { id: string; runJob: string | null; outputsOf: string[] }[],
+  succeeded: ReadonlySet<string>,
+): Map<string, string[]> {
+  const again = new Set(
+    jobs.flatMap(({ id, runJob }) => (runJob && !succeeded.has(runJob) ? [id] : [])),
+  );
+  return new Map(
+    jobs.flatMap(({ runJob, outputsOf }) =>
+      runJob ? [[runJob, outputsOf.filter((id) => !again.has(id))]] : [],
+    ),
+  );
 }
 
 async function findRunForAction(

@@ -259,6 +259,7 @@ function describe(job: JobInfo, url: string): [string, string | null | undefined
       ].join(' '),
     ],
     ['checks', job.checks.map(describeCheck).join('; ')],
+    ['outputs', job.outputs.map(({ name, value }) => `${name}=${value}`).join(' ')],
     ['caches', job.caches.map(describeCache).join('; ')],
     [
       'volumes',

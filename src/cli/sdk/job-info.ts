@@ -106,6 +106,8 @@ export type JobInfo = {
     passed: boolean | null;
     message: string | null;
   }[];
+  /** What it wrote to the file `$JOB_OUTPUTS`: variables of the jobs that need it. */
+  outputs: readonly { name: string; value: string }[];
   /** The folder whose content the next attempt gets. */
   checkpointPath: string | null;
   /** How often it is stored while the job runs. */

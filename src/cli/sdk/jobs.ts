@@ -34,7 +34,7 @@ const JOB_FIELDS = graphql(`
     createdAt startedAt completedAt createdBy { username } labels { key value } matrixValues { key value } environmentNames secretNames
     storedSecretNames storedVariableNames permissions { repo jobs } idTokens { variable audience }
     inputs { jobName path to } repositoryInputs { repo ref commitSha path to readOnly } volumes { name to readOnly } caches { path key restoreKeys resolvedKey restoredKey restoredBytes isSaved problem }
-    checks { metric min max regressPercent better baselineJob passed message }
+    checks { metric min max regressPercent better baselineJob passed message } outputs { name value }
     checkpointPath checkpointMinutes checkpoint { createdAt sizeBytes files attempt } testReports hasSummary testReport { total passed failed skipped } rerunOf { name } artifacts { fileCount sizeBytes path }
   }
 `);

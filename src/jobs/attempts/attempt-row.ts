@@ -94,6 +94,7 @@ const attemptColumns = {
       checks: true,
       testReports: true,
       runJob: true,
+      outputsOf: true,
       matrixValues: true,
       arrayIndex: true,
       arraySize: true,

@@ -5,9 +5,12 @@
  * stored handle, asks the runner for the state of the process, and continues from there.
  */
 
+import { isDatabaseUnavailable } from '../../platform/database/outage.ts';
 import { inSpan, inTrace } from '../../platform/tracing/spans.ts';
 import type { JobValues } from '../../repositories/secrets/secrets.ts';
 import {
+  ArtifactsLost,
+  ArtifactsNotKept,
   AttemptLost,
   type Handle,
   type LogCursor,
@@ -23,6 +26,7 @@ import { createAttemptLogWriter } from '../logs/cap.ts';
 import { createMask } from '../logs/mask.ts';
 import type { TimedMetricLine } from '../metrics/collect.ts';
 import { parseMetricLine } from '../metrics/parse.ts';
+import { type ReadOutputs, readOutputs } from '../outputs/outputs.ts';
 import type { ClaimedAttempt } from '../queue/claim.ts';
 import {
   describeHold,
@@ -52,7 +56,7 @@ import { maskIdTokens, refreshIdTokens } from './id-tokens.ts';
 import { prepare } from './prepare.ts';
 import { createProgressReporter, type ProgressReporter } from './progress-reporter.ts';
 import { readResultFiles, storeSummaryFile, storeTests } from './result-files.ts';
-import { retry } from './retry.ts';
+import { isTransient, retry } from './retry.ts';
 import { saveCaches } from './save-caches.ts';
 import { readAttemptValues } from './values.ts';
 
@@ -150,17 +154,46 @@ class SupervisedAttempt implements AsyncDisposable {
         ...(await inSpan('save caches', {}, () => this.#saveCaches(attempt, outcome, collected))),
       );
       if (this.#stopping.aborted) return false;
-      const final = collected.areLost ? LOST : outcome;
+      const { outputs, problems, areLost } = await this.#readOutputs(attempt, outcome);
+      if (this.#stopping.aborted) return false;
+      notes.push(...problems);
+      const final = collected.areLost || areLost ? LOST : outcome;
       const checkpointFailure = await this.#storeLastCheckpoint(attempt, final);
       if (this.#stopping.aborted) return false;
       span.setAttributes(spanAttributes(final));
       if (checkpointFailure !== null) notes.push(checkpointFailure);
       await inSpan('finish', {}, () =>
-        finishAttempt(this.#deps, attempt, final, { ...collected, notes }),
+        finishAttempt(this.#deps, attempt, final, { ...collected, outputs, notes }),
       );
       await scheduleMeasurement(this.#deps, job);
       return true;
     });
+  }
+
+  /** Reads what the last attempt of the job wrote to `$JOB_OUTPUTS`. */
+  async #readOutputs(
+    attempt: Attempt,
+    outcome: Outcome,
+  ): Promise<ReadOutputs & { areLost?: boolean }> {
+    const none = { outputs: [], problems: [] };
+    const handle = this.#handle;
+    const mask = this.#mask;
+    const signal = this.#jobEnded;
+    if (outcome.kind !== 'exited' || outcome.hasResults === false) return none;
+    if (!handle || !mask || signal.aborted || mayRunAgain(attempt, outcome)) return none;
+    try {
+      return await readOutputs(this.#deps, handle, mask, signal);
+    } catch (error) {
+      if (signal.aborted) return none;
+      if (error instanceof ArtifactsLost && hasSucceeded(outcome))
+        return { ...none, areLost: true };
+      if (isDatabaseUnavailable(error) || isTransient(error)) throw error;
+      const isExpected = error instanceof ArtifactsNotKept;
+      if (!isExpected)
+        this.#deps.log.error({ err: error, job: attempt.job.id }, 'Cannot read outputs');
+      const reason = isExpected ? error.message : 'the server failed to read them';
+      return { outputs: [], problems: [`The outputs were not kept: ${reason}`] };
+    }
   }
 
   /** @returns null when the server stops first */

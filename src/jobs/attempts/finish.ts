@@ -32,6 +32,7 @@ import { appendLines } from '../logs/append.ts';
 import { compactEndedLog } from '../logs/compaction.ts';
 import { type CheckResult, decideChecks, describeFailedChecks } from '../metrics/checks.ts';
 import { compactEndedMetrics } from '../metrics/compaction.ts';
+import type { Output } from '../outputs/outputs.ts';
 import { isHeldOnFailure } from '../record/failure-hold.ts';
 import { describeMaxCost } from '../record/limits.ts';
 import { runSpanUntil, secondsBetween } from '../record/runtime.ts';
@@ -113,6 +114,8 @@ export type CollectedArtifacts = {
   note?: string;
   /** Further such lines. */
   notes?: readonly string[];
+  /** What the command wrote to `$JOB_OUTPUTS`. */
+  outputs?: readonly Output[];
   /** Why the files at `output_path` were not stored. The job then fails, whatever its exit code. */
   storeFailure?: string;
   /** The machine was lost with the files of a command that has succeeded: the attempt counts as lost. */
@@ -257,7 +260,12 @@ export async function killProcess({ runner, log }: Deps, { handle, job }: Attemp
 function decideMove(
   job: LockedJob,
   outcome: Exclude<Outcome, { kind: 'lost' }>,
-  { stored, storeFailure, checks }: CollectedArtifacts & { checks: readonly CheckResult[] },
+  {
+    stored,
+    storeFailure,
+    checks,
+    outputs,
+  }: CollectedArtifacts & { checks: readonly CheckResult[] },
 ): Move {
   if (outcome.kind === 'unstartable')
     return {
@@ -269,7 +277,12 @@ function decideMove(
   const succeeded = hasSucceeded(outcome);
   const ran = { from: startedAt, seconds: secondsBetween(startedAt, endedAt) };
   const checkResults = checks.length > 0 && { checkResults: JSON.stringify(checks) };
-  const set = { exitCode, ...stored, ...checkResults };
+  const set = {
+    exitCode,
+    ...stored,
+    ...checkResults,
+    ...(outputs && outputs.length > 0 && { outputs: JSON.stringify(outputs) }),
+  };
   if (timedOut) {
     const stopReason = describeMaxCost(job);
     if (stopReason !== null)

@@ -6,6 +6,7 @@
  */
 import { sourceRef } from '../../repositories/repositories.ts';
 import { type JobOrigin, type JobValues, readValues } from '../../repositories/secrets/secrets.ts';
+import { readNeededOutputs } from '../outputs/outputs.ts';
 import type { Secrets } from '../record/secret-box.ts';
 import type { Attempt, Deps } from './attempt-row.ts';
 
@@ -35,8 +36,10 @@ export async function readAttemptValues(
     given = read;
     await storeGiven(deps, attempt.id, given);
   }
+  const needed = await readNeededOutputs(deps, job);
+  if ('problem' in needed) return needed;
   return {
-    env: { ...own.env, ...given.env },
+    env: { ...needed.env, ...own.env, ...given.env },
     secrets: { ...own.secrets, ...given.secrets },
   };
 }

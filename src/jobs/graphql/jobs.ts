@@ -24,6 +24,7 @@ import { MAX_POINTS, readUsagePoints } from '../costs/usage-history.ts';
 import { toAnalytics } from '../costs/usage-sampling.ts';
 import { readLogTail } from '../logs/read.ts';
 import { readCheckResults, readChecks } from '../metrics/checks.ts';
+import { readStoredOutputs } from '../outputs/outputs.ts';
 import {
   positionColumns,
   type QueuePosition,
@@ -50,7 +51,7 @@ import { JobFilter, JobLabel } from './filters.ts';
 import { JobInputArtifacts, JobInputRepository } from './inputs.ts';
 import { IdToken, JobPermissions } from './job-credentials.ts';
 import { JobLogs } from './logs.ts';
-import { JobAnalytics, JobArtifacts, JobCheckpoint, JobUsageSample } from './outputs.ts';
+import { JobAnalytics, JobArtifacts, JobCheckpoint, JobOutput, JobUsageSample } from './outputs.ts';
 import { JobVolumeMount } from './volumes.ts';
 
 export const Job = builder.prismaNode('Job', {
@@ -241,6 +242,13 @@ export const Job = builder.prismaNode('Job', {
         const results = readCheckResults(job);
         return readChecks(job).map((check, index) => ({ ...check, result: results[index] }));
       },
+    }),
+    outputs: t.field({
+      type: [JobOutput],
+      description:
+        'What its last attempt wrote to the file `$JOB_OUTPUTS`: variables of the jobs that need it.',
+      select: { outputs: true },
+      resolve: (job) => readStoredOutputs(job),
     }),
     exitCode: t.exposeInt('exitCode', {
       nullable: true,

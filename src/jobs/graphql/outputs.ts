@@ -11,6 +11,7 @@ import type { ArtifactFile } from '../artifacts/downloads.ts';
 import * as downloads from '../artifacts/downloads.ts';
 import type { AttemptUsagePoint } from '../costs/usage-history.ts';
 import type { toAnalytics } from '../costs/usage-sampling.ts';
+import type { Output } from '../outputs/outputs.ts';
 
 export const JobAnalytics = builder
   .objectRef<
@@ -74,6 +75,14 @@ export const JobCheckpoint = builder.objectRef<Checkpoint>('JobCheckpoint').impl
     attempt: t.exposeInt('attempt', {
       description: 'The number of the attempt that has written it, from 1.',
     }),
+  }),
+});
+
+export const JobOutput = builder.objectRef<Output>('JobOutput').implement({
+  description: 'A line that a job wrote to the file `$JOB_OUTPUTS`.',
+  fields: (t) => ({
+    name: t.exposeString('name', { description: 'The name of the variable.' }),
+    value: t.exposeString('value', { description: 'The value, with secrets masked.' }),
   }),
 });
 

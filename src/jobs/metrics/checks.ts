@@ -110,7 +110,7 @@ function checkRegress(
 }
 
 /** A job that has ended successfully, as far as its checks need it. */
-export type CheckedJob = {
+type CheckedJob = {
   id: string;
   namespaceId: string;
   repositoryId: string | null;

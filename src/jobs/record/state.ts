@@ -122,6 +122,7 @@ const COLUMN_TYPES = {
   artifactsOf: 'text',
   stopReason: 'text',
   checkResults: 'jsonb',
+  outputs: 'jsonb',
   heldAt: 'timestamptz',
   heldUntil: 'timestamptz',
   heldExitCode: 'int',

@@ -96,6 +96,7 @@ const COLUMN_DEFAULTS = {
   usage: null,
   cacheUse: [],
   checkResults: null,
+  outputs: null,
   startedAt: null,
   completedAt: null,
 } as const;
@@ -226,8 +227,12 @@ async function insertEntries(
     const isMany = count > MAX_UNBLOCKED;
     const isWatched = run !== undefined || neededHere.has(index);
     const matrix = matrices.get(entry.matrix ?? '');
+    const outputsOf = (entry.needs ?? []).flatMap((need) =>
+      'index' in need ? earlierJobs(inserted, need.index).map(({ id }) => id) : [],
+    );
     const job = {
       ...entry,
+      outputsOf,
       part: matrix ? { arrayId: matrix.id, isFirst: matrix.first === index } : null,
       needs,
       namespace,
@@ -274,6 +279,8 @@ type Entry = Omit<JobToInsert, 'needs' | 'matrix'> & {
   /** The array of its matrix. */
   part: { arrayId: string; isFirst: boolean } | null;
   needs: readonly Need[];
+  /** Ids of the needed jobs of the same list. */
+  outputsOf: readonly string[];
   namespace: { id: string; name: string };
   run: { id: string } | undefined;
   isMany: boolean;
@@ -314,6 +321,7 @@ async function insertEntry(
   const columns = {
     ...shared,
     inputs: JSON.stringify(linkInputs(JSON.parse(data.inputs), needs)),
+    outputsOf: [...data.outputsOf, ...entry.outputsOf],
     ...(array && { arrayId, arraySize: array.size }),
     ...(part && { arrayId: part.arrayId }),
     runId: run?.id ?? null,

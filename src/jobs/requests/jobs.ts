@@ -174,8 +174,10 @@ export async function planJob(
   const inputs = await resolveInputs(services, viewer, namespace.id, request.inputs, { size });
   const [repositoryInputs = []] = await resolveRepositoryInputs(services, viewer, [request]);
   const needs = await resolveNeeds(services, viewer, namespace.id, { needs: request.needs, size });
+  // Not of jobs that are only inputs: these give files, and no variables.
+  const outputsOf = needs.map(({ id }) => id);
   needs.push(...(await listInputNeeds(services, inputs, needs)));
-  return { namespace, request: { ...request, inputs, repositoryInputs, needs }, source };
+  return { namespace, request: { ...request, inputs, repositoryInputs, needs }, source, outputsOf };
 }
 
 export type NewJob = {
@@ -193,6 +195,8 @@ export type NewJob = {
   runId?: string;
   /** For a rerun: the place of the original in its array. */
   arrayPlace?: { arrayIndex: number | null; arraySize: number | null };
+  /** Ids of existing jobs whose outputs it gets. */
+  outputsOf?: readonly string[];
   /** The values of its combination of a matrix; none for other jobs. */
   matrixValues?: readonly MatrixValue[];
   /** The command is that of a file at the commit, so nobody chose it for this job (`Job.commandFromRef`). */
@@ -285,6 +289,7 @@ export async function prepareJob(
     source,
     arrayPlace,
     matrixValues = [],
+    outputsOf = [],
     commandFromRef = false,
   } = newJob;
   const {
@@ -334,6 +339,7 @@ export async function prepareJob(
     ),
     checks: JSON.stringify(checks),
     volumes: JSON.stringify(resolveVolumes(services.config.volumes, namespace.name, volumes)),
+    outputsOf: [...outputsOf],
     commandFromRef,
     identity: toJobCredentials(credentials, services.urls.base),
     costPerHour: costPerHour(settings, services.config.hardware.current).toFixed(),

@@ -95,6 +95,7 @@ const settingsColumns = {
   checkpointMinutes: true,
   checks: true,
   testReports: true,
+  outputsOf: true,
   arrayIndex: true,
   arraySize: true,
   matrixValues: true,
@@ -140,6 +141,7 @@ export async function rerunJob<S extends Select>(
   await demandInputs(services, viewer, namespace.id, inputs);
   const repositoryInputs = readRepositoryInputs(job);
   await demandRepositoryInputs(services, viewer, repositoryInputs);
+  await demandOutputs(services, viewer, job.outputsOf);
   const needs = await findOpenNeeds(services, job);
   const { permissions, idTokens } = readJobCredentials(job);
   const { arrayIndex, arraySize, concurrencyGroup: group, onConflict } = job;
@@ -166,7 +168,9 @@ export async function rerunJob<S extends Select>(
     const request = { ...checked, inputs, repositoryInputs, needs };
     const arrayPlace = { arrayIndex, arraySize };
     const matrixValues = readMatrixValues(job);
-    const newJob = { namespace, request, source, rerunOfId: job.id, arrayPlace, matrixValues };
+    const { outputsOf } = job;
+    const place = { arrayPlace, matrixValues, outputsOf };
+    const newJob = { namespace, request, source, rerunOfId: job.id, ...place };
     try {
       return await insertJob(services, viewer, newJob, select);
     } catch (error) {
@@ -196,6 +200,20 @@ function demandSecretReuse(
   if (credential.kind === 'job') throw forbidden('A job cannot rerun jobs that have secrets');
   if (!newest || createdById === userId) return;
   demand(viewer, 'job.reuseSecrets', { namespaceId, repositoryId });
+}
+
+/** A job shows the outputs that it gets, so whoever reruns it must be allowed to see the jobs that wrote them. @throws AppError 403 */
+async function demandOutputs(
+  { db }: RerunDeps,
+  viewer: Viewer,
+  outputsOf: readonly string[],
+): Promise<void> {
+  if (outputsOf.length === 0) return;
+  const jobs = await db.job.findMany({
+    where: { id: { in: [...outputsOf] } },
+    select: { namespaceId: true, repositoryId: true },
+  });
+  for (const job of jobs) demand(viewer, 'job.read', job);
 }
 
 /** A rerun waits for the needed jobs that have not ended. How the others ended does not matter: the user wants it to run. */

@@ -35,6 +35,8 @@ type RunJob = {
   needs: readonly { job: number; when: NeedCondition }[];
   /** The name of the array of its matrix, and the values of its combination; null without a matrix. */
   matrix: { name: string; values: readonly MatrixValue[] } | null;
+  /** Ids of jobs of an earlier run whose outputs it gets, because they are not in this run. */
+  outputsOf?: readonly string[] | undefined;
   /** How many jobs with the same key may run at once. */
   maxParallel: number | null;
 };
@@ -60,7 +62,15 @@ export async function insertRunJobs(
 ): Promise<void> {
   const siblings = listSiblings(jobs);
   const prepared: JobToInsert[] = [];
-  for (const { key, request, repositoryInputs, needs, matrix, maxParallel } of jobs) {
+  for (const {
+    key,
+    request,
+    repositoryInputs,
+    needs,
+    matrix,
+    maxParallel,
+    outputsOf = [],
+  } of jobs) {
     const { inputs: named } = request;
     const job = await resolveInputs({ db: tx }, creator, namespace.id, named, { siblings })
       .then((inputs) =>
@@ -70,6 +80,7 @@ export async function insertRunJobs(
           source,
           runId,
           matrixValues: matrix?.values ?? [],
+          outputsOf,
           commandFromRef: isFromRef,
         }),
       )

@@ -159,6 +159,19 @@ export function JobSettings({ job }: { job: JobData }) {
             </ul>
           </Setting>
         )}
+        {job.outputs.length > 0 && (
+          <Setting name="Outputs">
+            <ul className="space-y-1">
+              {job.outputs.map(({ name, value }) => (
+                <li key={name}>
+                  <code className="break-all">
+                    {name}={value}
+                  </code>
+                </li>
+              ))}
+            </ul>
+          </Setting>
+        )}
         {job.caches.length > 0 && (
           <Setting name="Caches">
             <ul className="space-y-1">

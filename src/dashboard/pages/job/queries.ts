@@ -49,6 +49,7 @@ export const JobFacts = graphql(`
     volumes { name to readOnly }
     caches { path key resolvedKey restoredKey restoredBytes isSaved problem }
     checks { metric min max regressPercent better baselineJob passed message baseline { job commitSha } }
+    outputs { name value }
     checkpointPath
     checkpointMinutes
     checkpoint { createdAt sizeBytes files attempt }
