@@ -82,7 +82,7 @@ function ParallelCoordinates({ rows, columns, colours, order }: Props) {
               {shorten(axis.column.title)}
             </text>
             {axis.ticks.map(({ share, text }) => (
-              <text key={text} x={x(at) + 6} y={y(share) + 4} className={LABEL}>
+              <text key={text} x={x(at) + 6} y={y(share) - 4} className={LABEL}>
                 {shorten(text)}
               </text>
             ))}
