@@ -58,7 +58,7 @@ test('a job leaves a summary and the results of its tests, whatever its exit cod
   expect(job.testReport).toMatchObject({
     ...{ attempt: 1, total: 3, passed: 1, failed: 1, skipped: 1, files: 1, durationMs: 1_000_750 },
     problems: [
-      'reports/c.xml was not read: it is no file of the job, or too large for the rest of 16 MiB',
+      'reports/c.xml was not read: it is no file of the job, or larger than 4 MiB',
       'reports/deep/b.xml cannot be read: it begins with <html> instead of <testsuites> or <testsuite>',
       'missing/*.xml was not read: nothing exists at this path',
     ],

@@ -124,12 +124,12 @@ async function* readReportFiles(
   patterns: readonly string[],
   signal: AbortSignal,
 ): AsyncGenerator<ReportFile> {
-  const { files: maxFiles, bytes: maxBytes } = TEST_REPORT_RULES;
+  const { files: maxFiles, bytes: maxBytes, fileBytes } = TEST_REPORT_RULES;
   const seen = new Set<string>();
   let bytesLeft: number = maxBytes;
   for (const text of patterns) {
     const { path: folder, pattern } = splitPattern(text);
-    const wanted = { maxFileBytes: bytesLeft, ...(pattern !== null && { pattern }) };
+    const wanted = { maxFileBytes: Math.min(bytesLeft, fileBytes), ...(pattern !== null && { pattern }) };
     const options = { maxEntries: MAX_SEARCHED, wanted };
     const tar = await untilAborted(runner.artifacts(handle, folder, options), signal);
     if (!tar) {
@@ -155,9 +155,9 @@ async function* readReportFiles(
       }
       const size = header.size ?? 0;
       if (header.type !== 'file')
-        yield { path, problem: 'it is no file of the job, or too large for the rest of 16 MiB' };
-      else if (size > bytesLeft) {
-        yield { path, problem: 'the files of a report may have 16 MiB together' };
+        yield { path, problem: 'it is no file of the job, or larger than 4 MiB' };
+      else if (size > Math.min(bytesLeft, fileBytes)) {
+        yield { path, problem: 'a file may have 4 MiB, and all of a report 16 MiB together' };
         return;
       } else {
         bytesLeft -= size;

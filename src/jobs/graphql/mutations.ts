@@ -178,7 +178,7 @@ const CreateJobInput = builder.inputType('CreateJobInput', {
       description: `What the metrics of the job must meet for it to succeed, up to ${CHECK_RULES.maxEntries}.`,
     }),
     testReports: t.stringList({
-      description: `JUnit files of the tests, relative to the working directory, such as \`reports/*.xml\`: up to ${TEST_REPORT_RULES.maxEntries} paths or patterns. They are read when the command has ended: up to ${TEST_REPORT_RULES.files} files of 16 MiB together, and ${TEST_REPORT_RULES.tests} tests.`,
+      description: `JUnit files of the tests, relative to the working directory, such as \`reports/*.xml\`: up to ${TEST_REPORT_RULES.maxEntries} paths or patterns. They are read when the command has ended: up to ${TEST_REPORT_RULES.files} files of 4 MiB each and 16 MiB together, and ${TEST_REPORT_RULES.tests} tests.`,
     }),
     idTokens: t.field({
       type: [IdTokenInput],

@@ -8,6 +8,8 @@ export const TEST_REPORT_RULES = {
   /** Of the files of one attempt. */
   files: 100,
   bytes: 16 * 2 ** 20,
+  /** Of one file: the parser holds the thread while it joins a text as long as the file. */
+  fileBytes: 4 * 2 ** 20,
   tests: 20_000,
 } as const;
 
