@@ -17,12 +17,22 @@ const LONGEST = [
   'slow/fuzz/git',
 ];
 
+const rank = ({ moduleId }: TestSpecification) =>
+  LONGEST.findIndex((name) => moduleId.includes(`/test/${name}.test.ts`));
+
 class LongestFirst extends BaseSequencer {
   override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
-    const rank = ({ moduleId }: TestSpecification) =>
-      LONGEST.findIndex((name) => moduleId.includes(`/test/${name}.test.ts`));
     const [first, rest] = [files.filter((f) => rank(f) >= 0), files.filter((f) => rank(f) < 0)];
     return [...first.sort((a, b) => rank(a) - rank(b)), ...(await super.sort(rest))];
+  }
+
+  /** Deals the files out like cards, so that the longest ones, and those of a folder, are spread over the shards. */
+  override async shard(files: TestSpecification[]): Promise<TestSpecification[]> {
+    const { index = 1, count = 1 } = this.ctx.config.shard ?? {};
+    const ordered = files.sort(
+      (a, b) => rank(b) - rank(a) || (a.moduleId < b.moduleId ? -1 : 1),
+    );
+    return ordered.filter((_, at) => at % count === index - 1);
   }
 }
 

@@ -46,7 +46,7 @@ export default class Summary implements Reporter {
     for (const [reason, count] of lines) console.log(`${count} skipped ${reason}`);
     printCostliest(modules);
     if (modules.every(({ relativeModuleId }) => !relativeModuleId.startsWith('test/slow/')))
-      console.log('The rest, some 20 minutes: npm run test:all');
+      console.log('The rest, an hour on two cores: npm run test:all');
   }
 }
 
