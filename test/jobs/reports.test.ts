@@ -4,7 +4,7 @@ import { NotJUnit, parseJUnit, type TestCase } from '../../src/jobs/reports/juni
 import { encodePages, hasKey, orderTests, packKeys } from '../../src/jobs/reports/pages.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { expectRefusal } from '../support/refusal.ts';
-import { lines, submit, submitRaw, until } from '../support/submit.ts';
+import { lines, remove, submit, submitRaw, until } from '../support/submit.ts';
 
 const cleanup = new AsyncDisposableStack();
 /** Its jobs are processes. */
@@ -72,9 +72,7 @@ test('a job leaves a summary and the results of its tests, whatever its exit cod
     expect.objectContaining({ status: 'PASSED', name: 'adds', durationMs: 250, output: null }),
   ]);
   expect(await storedBytes()).toBeGreaterThan(before);
-  await ada.gql('mutation ($input: DeleteJobInput!) { deleteJob(input: $input) { id } }', {
-    input: { id: job.id },
-  });
+  expect((await remove(ada, 'ada', 'results')).errors).toBeUndefined();
   const count = `select (select count(*) from job_summaries) + (select count(*) from test_reports)
     + (select count(*) from test_pages) as rows`;
   expect(Number((await app.pool.query(count)).rows[0].rows)).toBe(0);

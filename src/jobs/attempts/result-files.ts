@@ -1,5 +1,6 @@
 /** Reads the files in which a job has left results (`RESULT_FILES` of the runners), after its command has ended. */
 import { posix } from 'node:path';
+import { buffer } from 'node:stream/consumers';
 import { AppError } from '../../base/errors.ts';
 import { Pattern } from '../../base/pattern.ts';
 import { isDatabaseUnavailable, isDiskFull } from '../../platform/database/outage.ts';
@@ -47,7 +48,7 @@ export async function readResultFiles(
     for await (const { name, header, contents } of readTar([tar], signal)) {
       if (name === null || !Object.hasOwn(limits, name) || found.has(name)) continue;
       const isFile = header.type === 'file' && (header.size ?? 0) <= (limits[name] ?? 0);
-      found.set(name, isFile ? Buffer.concat(await contents.toArray()) : 'unreadable');
+      found.set(name, isFile ? await buffer(contents) : 'unreadable');
       // An agent of an earlier version, or a hostile one, sends files of any size.
       if (found.size === Object.keys(limits).length) break;
     }
@@ -129,7 +130,10 @@ async function* readReportFiles(
   let bytesLeft: number = maxBytes;
   for (const text of patterns) {
     const { path: folder, pattern } = splitPattern(text);
-    const wanted = { maxFileBytes: Math.min(bytesLeft, fileBytes), ...(pattern !== null && { pattern }) };
+    const wanted = {
+      maxFileBytes: Math.min(bytesLeft, fileBytes),
+      ...(pattern !== null && { pattern }),
+    };
     const options = { maxEntries: MAX_SEARCHED, wanted };
     const tar = await untilAborted(runner.artifacts(handle, folder, options), signal);
     if (!tar) {
@@ -161,7 +165,7 @@ async function* readReportFiles(
         return;
       } else {
         bytesLeft -= size;
-        yield { path, bytes: Buffer.concat(await contents.toArray()) };
+        yield { path, bytes: await buffer(contents) };
       }
     }
     if (found === 0) yield { path: text, problem: 'no file has this name' };
