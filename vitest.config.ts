@@ -29,9 +29,7 @@ class LongestFirst extends BaseSequencer {
   /** Deals the files out like cards, so that the longest ones, and those of a folder, are spread over the shards. */
   override async shard(files: TestSpecification[]): Promise<TestSpecification[]> {
     const { index = 1, count = 1 } = this.ctx.config.shard ?? {};
-    const ordered = files.sort(
-      (a, b) => rank(b) - rank(a) || (a.moduleId < b.moduleId ? -1 : 1),
-    );
+    const ordered = files.sort((a, b) => rank(b) - rank(a) || (a.moduleId < b.moduleId ? -1 : 1));
     return ordered.filter((_, at) => at % count === index - 1);
   }
 }

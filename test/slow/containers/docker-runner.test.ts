@@ -5,6 +5,7 @@ import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
+import { RESULT_FILES } from '../../../src/runners/runner.ts';
 import { BUSYBOX, changedImage, docker, dockerRunner } from '../../support/docker.ts';
 import { eventually } from '../../support/eventually.ts';
 import { needs } from '../../support/needs.ts';
@@ -144,7 +145,16 @@ test.for([
   const { lines, outcome } = await run(command, { PATH: '/nope', NAME: 'of the job' });
   expect(outcome).toMatchObject({ kind: 'exited', exitCode: 3 });
   expect(lines).toContain('PATH=/nope');
-  const own = ['HOME', 'HOSTNAME', 'NAME', 'PATH', 'PWD', 'TMPDIR', 'USER'];
+  const own = [
+    'HOME',
+    'HOSTNAME',
+    'NAME',
+    'PATH',
+    'PWD',
+    'TMPDIR',
+    'USER',
+    ...Object.keys(RESULT_FILES),
+  ];
   const gpus = ['CUDA_VISIBLE_DEVICES', 'NVIDIA_VISIBLE_DEVICES'];
   const names = lines.slice(1).map((line) => line.replace(/=.*/, ''));
   expect([lines[0], ...names.sort()]).toEqual(['hi', ...[...own, ...gpus].sort()]);
