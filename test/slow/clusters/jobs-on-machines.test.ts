@@ -22,6 +22,7 @@ describe('jobs on a joined machine', () => {
         const machine = await joinMachine(app, { dir, name: 'box', env: { LOAM_JOB_SLOTS: '2' } });
         onTestFinished(() => machine[Symbol.asyncDispose]());
       },
+      killsAtOnce: true,
       // As the kernel does when the machine has no memory left.
       async interrupt() {
         for (const id of await listAttempts()) {
