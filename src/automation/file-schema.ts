@@ -206,7 +206,7 @@ function isMatrixKey(key: string): boolean {
   return key.length <= 60 && VARIABLE.test(key);
 }
 
-/** A percentage in quotes or without, as YAML reads both as text. */
+/** A percentage such as `2%`. YAML reads it as text, with quotes and without them. */
 const PERCENTAGE = /^(\d{1,4}(?:\.\d{1,6})?) ?%$/;
 
 const check = z

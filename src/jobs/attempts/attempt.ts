@@ -26,7 +26,7 @@ import { createAttemptLogWriter } from '../logs/cap.ts';
 import { createMask } from '../logs/mask.ts';
 import type { TimedMetricLine } from '../metrics/collect.ts';
 import { parseMetricLine } from '../metrics/parse.ts';
-import { type ReadOutputs, readOutputs } from '../outputs/outputs.ts';
+import { OUTPUT_RULES, type ReadOutputs, toOutputs } from '../outputs/outputs.ts';
 import type { ClaimedAttempt } from '../queue/claim.ts';
 import {
   describeHold,
@@ -39,7 +39,6 @@ import {
 import type { LogLine } from '../record/journal-pages.ts';
 import type { Secrets } from '../record/secret-box.ts';
 import { commitMove, PHASES, statusTopic, toProgress } from '../record/state.ts';
-import { SUMMARY_BYTES } from '../reports/store.ts';
 import { scheduleMeasurement } from '../volumes/measure.ts';
 import { type Attempt, type Deps, type Hold, readAttempt, readHold } from './attempt-row.ts';
 import {
@@ -55,7 +54,7 @@ import {
 import { maskIdTokens, refreshIdTokens } from './id-tokens.ts';
 import { prepare } from './prepare.ts';
 import { createProgressReporter, type ProgressReporter } from './progress-reporter.ts';
-import { readResultFiles, storeSummaryFile, storeTests } from './result-files.ts';
+import { readResultFile, storeSummaryFile, storeTests } from './result-files.ts';
 import { isTransient, retry } from './retry.ts';
 import { saveCaches } from './save-caches.ts';
 import { readAttemptValues } from './values.ts';
@@ -182,7 +181,8 @@ class SupervisedAttempt implements AsyncDisposable {
     if (outcome.kind !== 'exited' || outcome.hasResults === false) return none;
     if (!handle || !mask || signal.aborted || mayRunAgain(attempt, outcome)) return none;
     try {
-      return await readOutputs(this.#deps, handle, mask, signal);
+      const wanted = { name: RESULT_FILES.JOB_OUTPUTS, maxBytes: OUTPUT_RULES.maxBytes };
+      return toOutputs(await readResultFile(this.#deps, handle, wanted, signal), mask);
     } catch (error) {
       if (signal.aborted) return none;
       if (error instanceof ArtifactsLost && hasSucceeded(outcome))
@@ -354,11 +354,11 @@ class SupervisedAttempt implements AsyncDisposable {
     if (outcome.hasResults === false && testReports.length === 0) return [];
     try {
       await this.#deps.space.untilFree(signal);
-      const limits = { [RESULT_FILES.JOB_SUMMARY]: SUMMARY_BYTES };
-      const files = await readResultFiles(this.#deps, handle, outcome, limits, signal);
-      const notes = [await storeSummaryFile(this.#deps, attempt, files, mask)];
-      if (testReports.length > 0)
-        notes.push(await storeTests(this.#deps, attempt, { handle, mask, signal }));
+      const source = { handle, mask, signal };
+      const notes: (string | null)[] = [];
+      if (outcome.hasResults !== false)
+        notes.push(await storeSummaryFile(this.#deps, attempt, source));
+      if (testReports.length > 0) notes.push(await storeTests(this.#deps, attempt, source));
       return notes.filter((note) => note !== null);
     } catch (error) {
       if (signal.aborted) return [];

@@ -7,7 +7,6 @@ import { isDatabaseUnavailable, isDiskFull } from '../../platform/database/outag
 import {
   ArtifactsNotKept,
   type Handle,
-  type Outcome,
   RESULT_FILES,
   RESULTS_DIR,
   RunnerUnavailable,
@@ -15,59 +14,56 @@ import {
 import { readTar } from '../artifacts/store.ts';
 import { untilAborted } from '../checkpoints/store.ts';
 import { splitPattern, TEST_REPORT_RULES } from '../reports/request.ts';
-import { type ReportFile, storeSummary, storeTestReport } from '../reports/store.ts';
+import { type ReportFile, SUMMARY_BYTES, storeSummary, storeTestReport } from '../reports/store.ts';
 import type { Attempt, Deps } from './attempt-row.ts';
 
 /** The job may have left other files in the folder. */
 const MAX_ENTRIES = 100;
 
-/** `unreadable`: it is larger than its limit, or not a file of the job, such as a link or a FIFO. */
-type ResultFiles = ReadonlyMap<string, Buffer | 'unreadable'>;
-
-const NONE: ResultFiles = new Map();
+/** `unreadable`: it is larger than its limit, or not a file of the job, such as a link or a FIFO. Null: there is none. */
+type ResultFile = Buffer | 'unreadable' | null;
 
 /**
- * Reads the files of the given names, all in one request to the runner. There is none if the job has certainly left no files.
- * @param limits the name of each file → its most bytes
- * @throws transient errors, and the reason of `signal` when it aborts
+ * Reads one of the result files of an attempt whose command has ended.
+ * @param wanted.name of `RESULT_FILES`
+ * @param wanted.maxEntries of the folder
+ * @throws errors of `Runner.artifacts`, and the reason of `signal` when it aborts
  */
-export async function readResultFiles(
+export async function readResultFile(
   { runner }: Pick<Deps, 'runner'>,
   handle: Handle,
-  outcome: Outcome,
-  limits: Readonly<Record<string, number>>,
+  { name: wanted, maxBytes, maxEntries }: { name: string; maxBytes: number; maxEntries?: number },
   signal: AbortSignal,
-): Promise<ResultFiles> {
-  if (outcome.kind !== 'exited' || outcome.hasResults === false) return NONE;
-  const found = new Map<string, Buffer | 'unreadable'>();
-  const wanted = { maxFileBytes: Math.max(...Object.values(limits)) };
-  try {
-    const reading = runner.artifacts(handle, RESULTS_DIR, { maxEntries: MAX_ENTRIES, wanted });
-    const tar = await untilAborted(reading, signal);
-    if (!tar) return NONE;
-    for await (const { name, header, contents } of readTar([tar], signal)) {
-      if (name === null || !Object.hasOwn(limits, name) || found.has(name)) continue;
-      const isFile = header.type === 'file' && (header.size ?? 0) <= (limits[name] ?? 0);
-      found.set(name, isFile ? await buffer(contents) : 'unreadable');
-      // An agent of an earlier version, or a hostile one, sends files of any size.
-      if (found.size === Object.keys(limits).length) break;
-    }
-  } catch (error) {
-    // There are too many files, or they were lost with their machine.
-    if (!(error instanceof ArtifactsNotKept)) throw error;
+): Promise<ResultFile> {
+  const options = { maxEntries, wanted: { pattern: wanted, maxFileBytes: maxBytes } };
+  const tar = await untilAborted(runner.artifacts(handle, RESULTS_DIR, options), signal);
+  if (!tar) return null;
+  for await (const { name, header, contents } of readTar([tar], signal)) {
+    if (name !== wanted) continue;
+    // An agent of an earlier version, or a hostile one, sends files of any size.
+    const isFile = header.type === 'file' && (header.size ?? 0) <= maxBytes;
+    return isFile ? await buffer(contents) : 'unreadable';
   }
-  return found;
+  return null;
 }
 
 /** Stores the summary that the attempt has written. @returns why it was not stored, as a line for the log */
 export async function storeSummaryFile(
   deps: Deps,
   attempt: Attempt,
-  files: ResultFiles,
-  mask: (text: string) => string,
+  { handle, mask, signal }: { handle: Handle; mask(text: string): string; signal: AbortSignal },
 ): Promise<string | null> {
-  const file = files.get(RESULT_FILES.JOB_SUMMARY);
-  if (file === undefined) return null;
+  const wanted = {
+    name: RESULT_FILES.JOB_SUMMARY,
+    maxBytes: SUMMARY_BYTES,
+    maxEntries: MAX_ENTRIES,
+  };
+  const file = await readResultFile(deps, handle, wanted, signal).catch((error) => {
+    // There are too many files, or they were lost with their machine.
+    if (error instanceof ArtifactsNotKept) return null;
+    throw error;
+  });
+  if (file === null) return null;
   if (file === 'unreadable')
     return 'The summary was not stored: JOB_SUMMARY must be a file of at most 1 MiB, and no link.';
   return explain(deps, attempt, 'The summary was not stored', () =>

@@ -191,7 +191,7 @@ function boundOf(
     : { isMet: value <= bound, text: `at most ${shown} (${origin})` };
 }
 
-/** Runs of the default branch among which the last success is searched, and successes that may lack the metric. */
+/** The search for the last success looks at this many runs of the default branch, and at this many jobs that have succeeded. */
 const MAX_RUNS = 1_000;
 const MAX_SUCCESSES = 10;
 

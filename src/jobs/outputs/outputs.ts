@@ -3,8 +3,6 @@
  * need it. They are only set as variables, never put into a command.
  */
 import type pg from 'pg';
-import { type Handle, RESULT_FILES, RESULTS_DIR, type Runner } from '../../runners/runner.ts';
-import { readTar } from '../artifacts/store.ts';
 
 export type Output = { name: string; value: string };
 
@@ -25,36 +23,19 @@ const MAX_PROBLEMS = 5;
 /** `problems`: lines for the log. */
 export type ReadOutputs = { outputs: Output[]; problems: string[] };
 
-const NONE: ReadOutputs = { outputs: [], problems: [] };
-
 export function readStoredOutputs({ outputs }: { outputs: unknown }): Output[] {
   return (outputs ?? []) as Output[];
 }
 
-/** Reads the file of an ended attempt. @throws errors of `Runner.artifacts` */
-export async function readOutputs(
-  { runner }: { runner: Runner },
-  handle: Handle,
+/** @param file its bytes; `unreadable`: it is too large, or no ordinary file; null: there is none */
+export function toOutputs(
+  file: Uint8Array | 'unreadable' | null,
   mask: (text: string) => string,
-  signal: AbortSignal,
-): Promise<ReadOutputs> {
-  const file = RESULT_FILES.JOB_OUTPUTS;
-  const { maxBytes } = OUTPUT_RULES;
-  const wanted = { pattern: file, maxFileBytes: maxBytes };
-  const tar = await runner.artifacts(handle, RESULTS_DIR, { wanted });
-  if (!tar) return NONE;
-  let found = NONE;
-  for await (const { name, header, contents } of readTar([tar], signal)) {
-    if (name !== file) continue;
-    if (header.type === 'file') {
-      const chunks: Buffer[] = await Array.fromAsync(contents);
-      found = parseOutputs(Buffer.concat(chunks), mask);
-    } else {
-      const problem = `it is larger than ${maxBytes / 1024} KiB, or no ordinary file`;
-      found = { outputs: [], problems: [describe(problem)] };
-    }
-  }
-  return found;
+): ReadOutputs {
+  if (file === null) return { outputs: [], problems: [] };
+  if (file !== 'unreadable') return parseOutputs(file, mask);
+  const problem = `it is larger than ${OUTPUT_RULES.maxBytes / 1024} KiB, or no ordinary file`;
+  return { outputs: [], problems: [describe(problem)] };
 }
 
 /** The last line with a name counts. Values are all that follows the first `=`, quotes included. */

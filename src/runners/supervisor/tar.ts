@@ -146,8 +146,8 @@ const openFd = promisify(open);
 const readFd = promisify(read);
 
 /**
- * An open file or folder. What waits for a disk (to open, to read) goes to the thread pool; its stat and its end do not, because
- * the kernel answers them from memory, and half of the time for a small file was the way to the pool and back.
+ * An open file or folder. Opening and reading may wait for a disk, so the thread pool does them. `fstat` and `close` are called
+ * directly: the kernel answers them from memory, and a call through the pool takes much longer than they do.
  */
 class OpenFile {
   readonly fd: number;

@@ -24,7 +24,7 @@ export function toAxis(rows: readonly Row[], column: Column): Axis {
   const unscale = isLog ? Math.exp : (value: number) => value;
   const span = scale(high) - scale(low);
   const shareOf = (value: number) => (span > 0 ? (scale(value) - scale(low)) / span : 0.5);
-  // Few different numbers, such as seeds, have a label each.
+  // If there are only a few different numbers, such as seeds, each has its own label.
   const isFew = numbers.length <= 6;
   const ticks = isFew
     ? numbers.map((value) => ({ share: shareOf(value), text: column.format(value) }))
