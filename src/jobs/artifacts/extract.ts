@@ -6,6 +6,7 @@
 import { lstat, lutimes, mkdir, open, readdir, symlink } from 'node:fs/promises';
 import { posix } from 'node:path';
 import type { Duplex, Readable } from 'node:stream';
+import { buffer } from 'node:stream/consumers';
 import { pipeline } from 'node:stream/promises';
 import { createGunzip } from 'node:zlib';
 import type { Header } from 'tar-stream';
@@ -50,8 +51,8 @@ export class InputFolder {
   readonly #limits: Limits;
   #bytes = 0;
   #entries = 0;
-  /** Paths that are certainly folders, and not links to folders. */
-  readonly #folders = new Set(['']);
+  /** Paths that are certainly folders, and not links to folders, once the promise is resolved. */
+  readonly #folders = new Map([['', Promise.resolve()]]);
 
   /** @param dir must exist */
   constructor(dir: string, limits: Limits) {
@@ -64,8 +65,11 @@ export class InputFolder {
     return { bytes: this.#bytes, entries: this.#entries };
   }
 
-  async addFolder(path: string): Promise<void> {
-    if (this.#folders.has(path)) return;
+  addFolder(path: string): Promise<void> {
+    return this.#folders.getOrInsertComputed(path, () => this.#createFolder(path));
+  }
+
+  async #createFolder(path: string): Promise<void> {
     await this.addFolder(parentOf(path));
     const at = this.#take(path, BLOCK_BYTES);
     const isNew = await mkdir(at).then(
@@ -75,7 +79,6 @@ export class InputFolder {
     // `lstat`, because a link could lead out of the folder.
     if (!isNew && !(await lstat(at)).isDirectory())
       throw new CannotExtract(`${show(path)} exists already and is not a folder`);
-    this.#folders.add(path);
   }
 
   /** @throws CannotExtract if it exists and has files in it */
@@ -88,13 +91,19 @@ export class InputFolder {
   async addFile(
     path: string,
     { size = 0, mode = 0o644, mtime }: Pick<Header, 'size' | 'mode'> & { mtime?: Date | undefined },
-    contents: Readable,
+    contents: Readable | Buffer,
     signal: AbortSignal,
   ): Promise<void> {
     await this.addFolder(parentOf(path));
     const at = this.#takeFile(path, Math.ceil(size / BLOCK_BYTES) * BLOCK_BYTES);
     // The server must be able to read the file, to send it to another machine.
     const file = await open(at, 'wx', (mode & 0o777) | 0o600).catch((error) => refuse(error, path));
+    if (Buffer.isBuffer(contents)) {
+      await using _ = file;
+      await file.writeFile(contents);
+      if (mtime) await file.utimes(mtime, mtime);
+      return;
+    }
     // A stream that was destroyed meanwhile emits nothing any more, so `pipeline` would wait without end.
     if (contents.destroyed) {
       await file.close();
@@ -133,6 +142,45 @@ export class InputFolder {
     if (this.#bytes > maxBytes)
       throw new FolderFull('with them, the working directory is larger than the disk');
     return Buffer.concat([this.#dir, Buffer.from(path, 'latin1')]);
+  }
+}
+
+/** Files up to this size are written concurrently: creating many files takes much longer than writing their contents. */
+const SMALL_FILE_BYTES = 64 * 1024;
+const CONCURRENT_FILES = 16;
+
+export type TarEntry = { name: string | null; header: Header; contents: Readable | Buffer };
+
+/**
+ * Adds the entries of a tar to a folder, small files concurrently.
+ * @param stages the source of the tar, and what converts it
+ * @param add adds an entry. `name` is null if it leads outside the folder. A buffer has the whole contents.
+ * @param last the name of the entry after which the tar is cut
+ * @throws errors of the stages and of `add`; the reason of `signal`
+ */
+export async function addEntries(
+  stages: readonly [Readable, ...Duplex[]],
+  add: (entry: TarEntry) => Promise<void>,
+  signal: AbortSignal,
+  last: string | null = null,
+): Promise<void> {
+  const adding: Promise<void>[] = [];
+  try {
+    for await (const { name, header, contents } of readTar(stages, signal)) {
+      if (header.type !== 'file' || (header.size ?? 0) > SMALL_FILE_BYTES)
+        await add({ name, header, contents });
+      else {
+        const added = add({ name, header, contents: await buffer(contents) });
+        // Awaited later; until then a rejection counts as handled.
+        added.catch(() => {});
+        adding.push(added);
+        if (adding.length === CONCURRENT_FILES) await adding.shift();
+      }
+      if (name !== null && name === last) break;
+    }
+    await Promise.all(adding);
+  } finally {
+    await Promise.allSettled(adding);
   }
 }
 
@@ -209,9 +257,9 @@ export async function extractTar(
   const [prefix = '', target = ''] = [path, to].map(toBytes);
   const base = target.replace(/\/$/, '');
   let hasFound = path === '';
-  for await (const { name, header, contents } of readTar(stages, signal)) {
+  const add = async ({ name, header, contents }: TarEntry) => {
     const below = name === null ? null : pathBelow(prefix, name);
-    if (below === null) continue;
+    if (below === null) return;
     hasFound = true;
     const place = placeOf({ base, target, below, name: name as string });
     if (header.type === 'directory') await folder.addFolder(below === '' ? base : place);
@@ -220,8 +268,8 @@ export async function extractTar(
       const link = relativeTarget(below, linkBytes(header));
       if (link !== null) await folder.addLink(place, link);
     } else await folder.addFile(place, { size: header.size, mode: header.mode }, contents, signal);
-    if (isCut && below === '') break;
-  }
+  };
+  await addEntries(stages, add, signal, isCut ? prefix : null);
   if (!hasFound) throw new CannotExtract(`${show(prefix)} is not among them`);
 }
 

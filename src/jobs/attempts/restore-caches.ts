@@ -12,8 +12,14 @@ import { pipeline } from 'node:stream/promises';
 import { hashPaths } from '../../git/disk/checkout.ts';
 import { isDatabaseUnavailable } from '../../platform/database/outage.ts';
 import { DamagedChunkError } from '../../repositories/lfs/store/store.ts';
-import { CannotExtract, FolderFull, InputFolder } from '../artifacts/extract.ts';
-import { linkBytes, readTar, relativeTarget } from '../artifacts/store.ts';
+import {
+  addEntries,
+  CannotExtract,
+  FolderFull,
+  InputFolder,
+  type TarEntry,
+} from '../artifacts/extract.ts';
+import { linkBytes, relativeTarget } from '../artifacts/store.ts';
 import { unpackCache } from '../caches/archive.ts';
 import { type FoundCache, findCache, recordLookup, removeCache } from '../caches/entries.ts';
 import {
@@ -205,10 +211,10 @@ async function extractTar(
   const source = Readable.from(tar, { objectMode: false });
   let count = 0;
   let onlyFile: string | null = null;
-  for await (const { name, header, contents } of readTar([source], signal)) {
+  const add = async ({ name, header, contents }: TarEntry) => {
     const isFile = header.type === 'file';
     onlyFile = count++ === 0 && isFile ? name : null;
-    if (name === null) continue;
+    if (name === null) return;
     try {
       if (header.type === 'directory') await folder.addFolder(name);
       else if (isFile) await folder.addFile(name, header, contents, signal);
@@ -220,7 +226,8 @@ async function extractTar(
       // For example two entries with one name.
       if (!(error instanceof CannotExtract) || error instanceof FolderFull) throw error;
     }
-  }
+  };
+  await addEntries([source], add, signal);
   return onlyFile;
 }
 

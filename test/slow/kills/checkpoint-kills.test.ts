@@ -135,5 +135,11 @@ function killCommand(name: string): void {
     }
   });
   expect(pids).not.toEqual([]);
-  for (const pid of pids) process.kill(Number(pid), 'SIGKILL');
+  for (const pid of pids)
+    try {
+      process.kill(Number(pid), 'SIGKILL');
+    } catch (error) {
+      // It has ended since. Another try would kill the next attempt.
+      if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error;
+    }
 }
