@@ -178,7 +178,7 @@ export function JobSettings({ job }: { job: JobData }) {
               {job.caches.map((cache) => (
                 <li key={cache.path}>
                   <code className="break-all">{cache.path}</code>
-                  <div className="break-all">{describeCache(cache)}</div>
+                  <div className="wrap-anywhere">{describeCache(cache)}</div>
                 </li>
               ))}
             </ul>
