@@ -384,6 +384,12 @@ test('jobs of several namespaces are compared by their metrics', async () => {
     [[{ namespace: 'ada', names: ['x-1'] }], Array(51).fill('a'), /50 entries/],
   ] as const)
     await expect(compare(ada, [...jobs], [...names])).rejects.toThrow(message);
+  // The jobs are read whatever fields are selected.
+  const one = 'compareJobs(jobs: [{ namespace: "ada", filter: {} }]) { missing }';
+  const { errors } = await ada.graphql(
+    `{ ${[1, 2, 3, 4, 5].map((n) => `a${n}: ${one}`).join(' ')} }`,
+  );
+  expect(errors?.[0]?.extensions).toMatchObject({ code: 'LIMIT_EXCEEDED', limit: 'cost' });
 });
 
 test('points of running jobs count in a comparison, before and after compaction', async () => {

@@ -1,5 +1,6 @@
 /** Summaries and test reports: what a job leaves for people, and what a hostile one leaves. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { createMask } from '../../src/jobs/logs/mask.ts';
 import { NotJUnit, parseJUnit, type TestCase } from '../../src/jobs/reports/junit.ts';
 import { encodePages, hasKey, orderTests, packKeys } from '../../src/jobs/reports/pages.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
@@ -18,6 +19,7 @@ beforeAll(async () => {
 });
 afterAll(() => cleanup.disposeAsync());
 
+const PASSWORD = 'hunter2hunter2';
 const base = { namespace: 'ada', repo: 'ada/code' };
 const REPORT = `query ($name: String!) { job(namespace: "ada", name: $name) {
   id summary hasSummary testReport { attempt total passed failed skipped files durationMs problems
@@ -48,7 +50,7 @@ test('a job leaves a summary and the results of its tests, whatever its exit cod
       mkdir -p reports/deep; printf '%s' "$XML" > reports/a.xml; echo '<html/>' > reports/deep/b.xml; ln -s a.xml reports/c.xml
       exit 3`,
     env: [{ name: 'XML', value: XML }],
-    secrets: [{ name: 'PASSWORD', value: 'hunter2hunter2' }],
+    secrets: [{ name: 'PASSWORD', value: PASSWORD }],
     testReports: ['reports/**.xml', './reports/a.xml', 'missing/*.xml'],
   });
   await until(ada, 'ada', 'results', 'FAILED');
@@ -153,7 +155,8 @@ test('paths of reports are checked', async () => {
 
 async function parse(text: string): Promise<TestCase[]> {
   const found: TestCase[] = [];
-  await parseJUnit(Buffer.from(text), (one) => found.push(one) < 20_000);
+  const mask = await createMask({ PASSWORD });
+  await parseJUnit(Buffer.from(text), mask, (one) => found.push(one) < 20_000);
   return found;
 }
 
@@ -178,6 +181,11 @@ test('hostile files end with a reason, and hold this thread for moments only', a
   expect([big?.name.length, big?.details?.length, big?.output?.length]).toEqual([
     500, 16_000, 8_000,
   ]);
+  const outputs = '<system-out>line</system-out>'.repeat(50_000);
+  const [loud] = await parse(
+    `<testsuite><testcase name="x"><error/>${outputs}</testcase></testsuite>`,
+  );
+  expect(loud?.output).toHaveLength(8_000);
   const many = `<testsuite>${'<testcase name="t"/>'.repeat(30_000)}</testsuite>`;
   expect(await parse(many)).toHaveLength(20_000);
 });
@@ -192,4 +200,49 @@ test('pages are bounded, and keys are found', async () => {
   const packed = packKeys(keys);
   expect(keys.every((key) => hasKey(packed, key))).toBe(true);
   expect(hasKey(packed, 4n)).toBe(false);
+});
+
+test('texts of tests that are cut show no part of a secret', async () => {
+  const [cut] = await parse(`<testsuite name="${'s'.repeat(495)}${PASSWORD}">
+    <testcase name="${'n'.repeat(495)}${PASSWORD}">
+      <failure message="${'m'.repeat(1_990)}${PASSWORD}">${'d'.repeat(15_990)}${PASSWORD}</failure>
+      <system-out>${PASSWORD}${'o'.repeat(7_990)}</system-out></testcase></testsuite>`);
+  expect(cut).toMatchObject({ status: 'failed', name: expect.stringMatching(/^n+\**…$/) });
+  expect(JSON.stringify(cut)).not.toMatch(/hun|er2/);
+});
+
+test('an answer has at most 16 MiB of summaries, tests and outputs', async () => {
+  await submit(ada, {
+    ...base,
+    name: 'long-0',
+    command: `head -c 1000000 /dev/zero | tr '\\0' s > "$JOB_SUMMARY"
+      awk 'BEGIN { printf "<testsuite>"; for (i = 0; i < 250; i++) {
+        printf "<testcase name=\\"t\\"><error>"; for (j = 0; j < 1500; j++) printf "eeeeeeeeee"
+        printf "</error></testcase>" } printf "</testsuite>" }' > r.xml`,
+    testReports: ['r.xml'],
+  });
+  await until(ada, 'ada', 'long-0', 'SUCCEEDED');
+  const outputs = JSON.stringify([{ name: 'A', value: 'o'.repeat(60_000) }]);
+  await app.pool.query(
+    `insert into jobs (id, namespace_id, name, status, command, gpu, gpu_count, cpu, memory_gb, disk_gb, region,
+       timeout_minutes, retries, cost_per_hour, outputs)
+     select 'job_' || lpad(n::text, 26, '0'), s.id, 'long-' || n, 'succeeded', 'true', 'none', 1, 8, 32, 10, 'us-east-1',
+       60, 0, 0.288, $1
+     from generate_series(1, 99) n, namespaces s where s.name = 'ada'`,
+    [outputs],
+  );
+  const read = async (field: string, count: number) => {
+    const aliases = Array.from({ length: count }, (_, n) => `a${n}: ${field}`);
+    return (await ada.graphql(`{ ${aliases.join(' ')} }`)).errors?.[0]?.message;
+  };
+  const all = 'namespace(name: "ada") { jobs(first: 100, filter: { namePrefix: "long-" })';
+  for (const [field, fits, tooMany] of [
+    [`${all} { nodes { summary } } }`, 10, 20],
+    [`${all} { nodes { outputs { value } } } }`, 2, 3],
+    ['job(namespace: "ada", name: "long-0") { testReport { tests(first: 250) { name } } }', 3, 5],
+  ] as const) {
+    expect(await read(field, fits), field).toBeUndefined();
+    const message = 'The response is too large; request less at once';
+    expect(await read(field, tooMany), field).toBe(message);
+  }
 });

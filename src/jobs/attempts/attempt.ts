@@ -23,7 +23,7 @@ import { readCaches } from '../caches/request.ts';
 import { storeCheckpoint, storeCheckpointsUntilAborted } from '../checkpoints/store.ts';
 import { sampleUsageUntilAborted } from '../costs/usage-sampling.ts';
 import { createAttemptLogWriter } from '../logs/cap.ts';
-import { createMask } from '../logs/mask.ts';
+import { createMask, type Mask } from '../logs/mask.ts';
 import type { TimedMetricLine } from '../metrics/collect.ts';
 import { parseMetricLine } from '../metrics/parse.ts';
 import { OUTPUT_RULES, type ReadOutputs, toOutputs } from '../outputs/outputs.ts';
@@ -103,7 +103,7 @@ class SupervisedAttempt implements AsyncDisposable {
   /** The cluster ended the attempt, and its checkpoint was stored before the files were gone. */
   #hasLastCheckpoint = false;
   /** Masks the secrets of the job, once they are known. */
-  #mask: ((text: string) => string) | undefined;
+  #mask: Mask | undefined;
   #signalToSend: 'TERM' | 'KILL' | undefined;
   #sentSignal: 'TERM' | 'KILL' | undefined;
 
@@ -206,7 +206,8 @@ class SupervisedAttempt implements AsyncDisposable {
       await killProcess(this.#deps, attempt);
       return { kind: 'unstartable', reason: values.problem };
     }
-    this.#mask = createAttemptMask(this.#deps, attempt, values.secrets);
+    const mask = await createAttemptMask(this.#deps, attempt, values.secrets);
+    this.#mask = mask;
     await using progress = createProgressReporter(this.#deps, attempt);
     const prepared = await this.#prepare(attempt, values, progress);
     if ('outcome' in prepared) return prepared.outcome;
@@ -214,7 +215,7 @@ class SupervisedAttempt implements AsyncDisposable {
     await using _ = refreshIdTokens(this.#deps, attempt, prepared.handle, this.#over);
     const begun = await inSpan('start', {}, () => this.#start(attempt, prepared.handle, progress));
     if ('outcome' in begun) return begun.outcome;
-    return await inSpan('run', {}, () => this.#follow(attempt, begun, values.secrets));
+    return await inSpan('run', {}, () => this.#follow(attempt, begun, mask));
   }
 
   /** Prepares the attempt, unless it has started or is prepared already. */
@@ -274,7 +275,7 @@ class SupervisedAttempt implements AsyncDisposable {
   async #follow(
     attempt: Attempt,
     { handle, isRecorded }: BegunAttempt,
-    secrets: Secrets,
+    mask: Mask,
   ): Promise<Outcome | null> {
     const { runner } = this.#deps;
     const following = new AbortController();
@@ -295,7 +296,7 @@ class SupervisedAttempt implements AsyncDisposable {
     const { id: attemptId, number, job } = attempt;
     const writer = createAttemptLogWriter(this.#deps, { job, attemptId, number, from });
     const copying = stopOnFailure(
-      copyLog(this.#deps, attempt, { handle, secrets, running, writer, from }, signal),
+      copyLog(this.#deps, attempt, { handle, mask, running, writer, from }, signal),
     );
     const note = (line: string) => writer.note(line);
     const ending = AbortSignal.any([signal, this.#jobEnded]);
@@ -517,34 +518,38 @@ async function markHeld(
 }
 
 /** Masks the secrets of the job, and the tokens that prove its identity. */
-function createAttemptMask(
+async function createAttemptMask(
   { jobTokens }: Deps,
   { id, job }: Attempt,
   secrets: Secrets,
-): (text: string) => string {
+): Promise<Mask> {
   if (job.identity === null) return createMask(secrets);
-  const mask = createMask({ ...secrets, LOAM_TOKEN: jobTokens.codeOf(id) });
+  const mask = await createMask({ ...secrets, LOAM_TOKEN: jobTokens.codeOf(id) });
   // Identity tokens first: they could contain the encoded form of a short secret.
-  return (text) => mask(maskIdTokens(text));
+  return Object.assign((text: string) => mask(maskIdTokens(text)), {
+    inSteps: (text: string) => mask.inSteps(maskIdTokens(text)),
+  });
 }
 
 /** `from`: the position in the runner's log at which the writer begins. */
 type LogCopy = {
   handle: Handle;
-  secrets: Secrets;
+  mask: Mask;
   running: Promise<void>;
   writer: ReturnType<typeof createAttemptLogWriter>;
   from: LogCursor | null;
 };
 
+/** Masking a longer line may take more than a few milliseconds. */
+const LONG_LINE = 4_096;
+
 /** Copies the runner's log into the journal until it ends. `running` settles when the job is recorded as running. */
 async function copyLog(
   deps: Deps,
   attempt: Attempt,
-  { handle, secrets, running, writer, from }: LogCopy,
+  { handle, mask, running, writer, from }: LogCopy,
   stopping: AbortSignal,
 ): Promise<void> {
-  const mask = createAttemptMask(deps, attempt, secrets);
   let isHeld = attempt.job.heldAt !== null;
   for await (const { lines, cursor } of deps.runner.logs(handle, from, stopping)) {
     const shown: LogLine[] = [];
@@ -562,7 +567,8 @@ async function copyLog(
         continue;
       }
       // PostgreSQL's text type cannot store NUL.
-      const text = mask(message.replaceAll('\0', '\uFFFD'));
+      const line = message.replaceAll('\0', '\uFFFD');
+      const text = line.length > LONG_LINE ? await mask.inSteps(line) : mask(line);
       const isMark = stream === 'stdout' && text.startsWith('::');
       const printed = isMark ? PROGRESS.exec(text)?.[1] : undefined;
       const metric = isMark ? parseMetricLine(text) : null;

@@ -13,6 +13,7 @@ import {
 } from '../../runners/runner.ts';
 import { readTar } from '../artifacts/store.ts';
 import { untilAborted } from '../checkpoints/store.ts';
+import type { Mask } from '../logs/mask.ts';
 import { splitPattern, TEST_REPORT_RULES } from '../reports/request.ts';
 import { type ReportFile, SUMMARY_BYTES, storeSummary, storeTestReport } from '../reports/store.ts';
 import type { Attempt, Deps } from './attempt-row.ts';
@@ -51,7 +52,7 @@ export async function readResultFile(
 export async function storeSummaryFile(
   deps: Deps,
   attempt: Attempt,
-  { handle, mask, signal }: { handle: Handle; mask(text: string): string; signal: AbortSignal },
+  { handle, mask, signal }: { handle: Handle; mask: Mask; signal: AbortSignal },
 ): Promise<string | null> {
   const wanted = {
     name: RESULT_FILES.JOB_SUMMARY,
@@ -75,7 +76,7 @@ export async function storeSummaryFile(
 export async function storeTests(
   deps: Deps,
   attempt: Attempt,
-  { handle, mask, signal }: { handle: Handle; mask(text: string): string; signal: AbortSignal },
+  { handle, mask, signal }: { handle: Handle; mask: Mask; signal: AbortSignal },
 ): Promise<string | null> {
   return explain(deps, attempt, 'The test reports were not stored', async () => {
     const files = readReportFiles(deps, handle, attempt.job.testReports, signal);

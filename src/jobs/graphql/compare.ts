@@ -139,7 +139,7 @@ const ComparedMetric = builder.objectRef<MetricColumn>('ComparedMetric').impleme
   }),
 });
 
-/** Costs of the whole list: reading it takes a few statements, whatever the number of its jobs. */
+/** Costs of the whole list, which is read also if no field of its jobs is selected. */
 const JOBS_COST = 10_000;
 const COLUMN_COST = 500;
 
@@ -149,7 +149,7 @@ const JobComparison = builder.objectRef<compare.JobComparison>('JobComparison').
     jobs: t.field({
       type: [ComparedJob],
       description: `The jobs, in the order of their creation; of more than ${compare.MAX_COMPARED}, the newest ones.`,
-      complexity: { field: JOBS_COST, multiplier: 0 },
+      complexity: { field: 0, multiplier: 0 },
       resolve: ({ jobs }) => jobs,
     }),
     isTruncated: t.exposeBoolean('isTruncated', {
@@ -188,6 +188,7 @@ builder.queryFields((t) => ({
   compareJobs: t.field({
     type: JobComparison,
     nullable: true,
+    complexity: { field: JOBS_COST, multiplier: 1 },
     description:
       'Compares jobs by their settings and metrics. They may be in several namespaces. A job that is in several selections is listed once.',
     args: {

@@ -2,6 +2,7 @@
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { Namespace, User } from '../../identity/graphql/namespaces.ts';
 import { paginateList } from '../../platform/database/paging.ts';
+import { takeAllBytes } from '../../platform/limits/reads.ts';
 import { builder } from '../../platform/schema/builder.ts';
 import {
   connectionField,
@@ -24,7 +25,7 @@ import { MAX_POINTS, readUsagePoints } from '../costs/usage-history.ts';
 import { toAnalytics } from '../costs/usage-sampling.ts';
 import { readLogTail } from '../logs/read.ts';
 import { readCheckResults, readChecks } from '../metrics/checks.ts';
-import { readStoredOutputs } from '../outputs/outputs.ts';
+import { measureOutputs, readStoredOutputs } from '../outputs/outputs.ts';
 import {
   positionColumns,
   type QueuePosition,
@@ -248,7 +249,11 @@ export const Job = builder.prismaNode('Job', {
       description:
         'What its last attempt wrote to the file `$JOB_OUTPUTS`: variables of the jobs that need it.',
       select: { outputs: true },
-      resolve: (job) => readStoredOutputs(job),
+      resolve: async (job, _args, { allowance }, info) => {
+        const outputs = readStoredOutputs(job);
+        await takeAllBytes(allowance(info), measureOutputs(outputs));
+        return outputs;
+      },
     }),
     exitCode: t.exposeInt('exitCode', {
       nullable: true,

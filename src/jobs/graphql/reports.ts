@@ -11,6 +11,7 @@ import {
 } from '../reports/history.ts';
 import type { TestCase } from '../reports/junit.ts';
 import { readTests } from '../reports/pages.ts';
+import { readSummary } from '../reports/store.ts';
 import { Job } from './jobs.ts';
 
 const TestStatus = builder.enumType('TestStatus', {
@@ -105,11 +106,12 @@ const TestReport = builder.objectRef<Report>('TestReport').implement({
           description: 'The number of tests to leave out at the beginning.',
         }),
       },
-      resolve: (report, { status, first, offset }, { services }) => {
+      resolve: (report, { status, first, offset }, { services, allowance }, info) => {
         if (first < 1 || first > MAX_TESTS)
           throw invalid('first', `must be from 1 to ${MAX_TESTS}`);
         if (offset < 0) throw invalid('offset', 'must not be negative');
-        return readTests(services, report, { status: status ?? null, first, offset });
+        const range = { status: status ?? null, first, offset };
+        return readTests(services, report, range, allowance(info));
       },
     }),
   }),
@@ -124,8 +126,8 @@ builder.prismaObjectFields(Job, (t) => ({
     description:
       'The Markdown text that the job has written to the file `JOB_SUMMARY`; null if it has written none.',
     select: { id: true },
-    resolve: async ({ id: jobId }, _args, { services }) =>
-      (await services.db.jobSummary.findUnique({ where: { jobId } }))?.text ?? null,
+    resolve: ({ id }, _args, { services, allowance }, info) =>
+      readSummary(services, id, allowance(info)),
   }),
   hasSummary: t.boolean({
     description: 'Whether it has a summary.',
@@ -140,6 +142,9 @@ builder.prismaObjectFields(Job, (t) => ({
     resolve: ({ reports }) => reports[0] ?? null,
   }),
 }));
+
+/** It reads the failed tests of 30 reports. */
+const HISTORY_COST = 2_000;
 
 const TestResultRef = builder.objectRef<TestResult>('TestResult').implement({
   description: 'How a test ended in a job.',
@@ -202,7 +207,7 @@ builder.prismaObjectFields(Repository, (t) => ({
     type: TestHistoryRef,
     description:
       'The tests that failed in the last reports of jobs of a branch, and which are flaky.',
-    complexity: { field: 20, multiplier: 20 },
+    complexity: { field: HISTORY_COST, multiplier: 20 },
     args: {
       branch: t.arg.string({ description: 'The branch; default: the default branch.' }),
     },

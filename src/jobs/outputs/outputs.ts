@@ -27,6 +27,10 @@ export function readStoredOutputs({ outputs }: { outputs: unknown }): Output[] {
   return (outputs ?? []) as Output[];
 }
 
+export function measureOutputs(outputs: readonly Output[]): number {
+  return outputs.reduce((sum, { name, value }) => sum + name.length + Buffer.byteLength(value), 0);
+}
+
 /** @param file its bytes; `unreadable`: it is too large, or no ordinary file; null: there is none */
 export function toOutputs(
   file: Uint8Array | 'unreadable' | null,
@@ -100,9 +104,8 @@ export async function readNeededOutputs(
   const values = new Map<string, string>();
   for (const { outputs } of rows) for (const { name, value } of outputs) values.set(name, value);
   const { maxBytes } = OUTPUT_RULES;
-  let bytes = 0;
-  for (const [name, value] of values) bytes += name.length + Buffer.byteLength(value);
-  if (bytes > maxBytes)
+  const all = Array.from(values, ([name, value]) => ({ name, value }));
+  if (measureOutputs(all) > maxBytes)
     return {
       problem: `The outputs of the jobs that it needs have more than ${maxBytes / 1024} KiB together`,
     };

@@ -61,7 +61,7 @@ export async function readTestHistory(
   const failedKeys: Set<bigint>[] = [];
   for (const report of reports) {
     const range = { status: 'failed', first: MAX_FAILED, offset: 0 } as const;
-    const failed = report.failed > 0 ? await readTests({ db }, report, range) : [];
+    const failed = report.failed > 0 ? await readTests({ db }, report, range, null) : [];
     const keys = new Set<bigint>();
     for (const { name, className, suite } of failed) {
       const { runJob } = report.job;

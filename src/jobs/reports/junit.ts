@@ -5,6 +5,7 @@
  */
 import { setImmediate as yieldToEventLoop } from 'node:timers/promises';
 import { SaxesParser } from 'saxes';
+import { CUT_MARGIN, type Mask, maskBeginning, maskEnd } from '../logs/mask.ts';
 
 export type TestStatus = 'passed' | 'failed' | 'skipped';
 
@@ -42,16 +43,17 @@ export class NotJUnit extends Error {
 }
 
 /**
- * Parses one file.
+ * Parses one file, and masks its texts.
  * @param onTest called for each test; returns whether there is room for more
  * @throws NotJUnit
  */
 export async function parseJUnit(
   bytes: Uint8Array,
+  mask: Mask,
   onTest: (test: TestCase) => boolean,
 ): Promise<void> {
   const text = new TextDecoder().decode(bytes);
-  const reader = new JUnitReader(onTest);
+  const reader = new JUnitReader(mask, onTest);
   for (let at = 0; at < text.length && !reader.isFull; at += STEP) {
     if (at > 0) await yieldToEventLoop();
     reader.write(text.slice(at, at + STEP));
@@ -62,6 +64,7 @@ export async function parseJUnit(
 const FAILURES = ['failure', 'error'];
 
 class JUnitReader {
+  readonly #mask: Mask;
   readonly #onTest: (test: TestCase) => boolean;
   readonly #parser = new SaxesParser<{ position: false; xmlns: false }>({
     position: false,
@@ -74,10 +77,11 @@ class JUnitReader {
   #reading: { isOutput: boolean; text: string } | undefined;
   #isFull = false;
 
-  constructor(onTest: (test: TestCase) => boolean) {
+  constructor(mask: Mask, onTest: (test: TestCase) => boolean) {
+    this.#mask = mask;
     this.#onTest = onTest;
     this.#parser.on('error', (error) => {
-      throw new NotJUnit(`it is not valid XML (${cut(error.message, 200)})`);
+      throw new NotJUnit(`it is not valid XML (${this.#cut(error.message, 200)})`);
     });
     this.#parser.on('doctype', () => {
       throw new NotJUnit('it has a DOCTYPE');
@@ -104,20 +108,20 @@ class JUnitReader {
   #open(name: string, attributes: Readonly<Record<string, string>>): void {
     if (this.#path.length === 0 && name !== 'testsuites' && name !== 'testsuite')
       throw new NotJUnit(
-        `it begins with <${cut(name, 50)}> instead of <testsuites> or <testsuite>`,
+        `it begins with <${this.#cut(name, 50)}> instead of <testsuites> or <testsuite>`,
       );
     if (this.#path.length === MAX_DEPTH) throw new NotJUnit('its elements are nested too deep');
     this.#path.push(name);
     const test = this.#test;
     if (!test) {
-      if (name === 'testsuite') this.#suites.push(cut(attributes.name ?? '', MAX_NAME));
+      if (name === 'testsuite') this.#suites.push(this.#cut(attributes.name ?? '', MAX_NAME));
       if (name === 'testcase') this.#test = this.#beginTest(attributes);
       return;
     }
     const isFailure = FAILURES.includes(name);
     if (isFailure || (name === 'skipped' && test.status !== 'failed')) {
       test.status = isFailure ? 'failed' : 'skipped';
-      test.message ??= attributes.message ? cut(attributes.message, MAX_MESSAGE) : null;
+      test.message ??= attributes.message ? this.#cut(attributes.message, MAX_MESSAGE) : null;
       this.#reading = { isOutput: false, text: '' };
     } else if (name === 'system-out' || name === 'system-err')
       this.#reading = { isOutput: true, text: '' };
@@ -128,10 +132,10 @@ class JUnitReader {
     const isTime = time?.trim() !== '' && seconds >= 0 && seconds <= MAX_SECONDS;
     return {
       status: 'passed',
-      name: cut(name || '(no name)', MAX_NAME),
-      className: cut(classname ?? '', MAX_NAME),
+      name: this.#cut(name || '(no name)', MAX_NAME),
+      className: this.#cut(classname ?? '', MAX_NAME),
       suite: this.#suites.at(-1) ?? '',
-      file: file ? cut(file, MAX_NAME) : null,
+      file: file ? this.#cut(file, MAX_NAME) : null,
       durationMs: isTime ? Math.round(seconds * 1_000) : null,
       message: null,
       details: null,
@@ -144,7 +148,7 @@ class JUnitReader {
     if (!reading) return;
     const { isOutput } = reading;
     // The beginning of a failure says what has failed, and the end of the output what happened last.
-    const max = isOutput ? MAX_OUTPUT : MAX_DETAILS;
+    const max = (isOutput ? MAX_OUTPUT : MAX_DETAILS) + CUT_MARGIN;
     if (isOutput) reading.text = `${reading.text}${text}`.slice(-max);
     else if (reading.text.length < max) reading.text += text.slice(0, max - reading.text.length);
   }
@@ -164,13 +168,14 @@ class JUnitReader {
     const reading = this.#reading;
     const isEnd = [...FAILURES, 'skipped', 'system-out', 'system-err'].includes(name);
     if (!reading || !isEnd) return;
-    const text = reading.text.trim().toWellFormed();
-    if (reading.isOutput && text) test.output = [test.output, text].filter(Boolean).join('\n');
-    else if (text) test.details ??= text;
     this.#reading = undefined;
+    if (reading.isOutput) {
+      const text = maskEnd(reading.text, MAX_OUTPUT, this.#mask).trim();
+      if (text) test.output = [test.output, text].filter(Boolean).join('\n').slice(-MAX_OUTPUT);
+    } else test.details ??= this.#cut(reading.text, MAX_DETAILS).trim() || null;
   }
-}
 
-function cut(text: string, max: number): string {
-  return text.length <= max ? text : `${text.slice(0, max - 1).toWellFormed()}…`;
+  #cut(text: string, max: number): string {
+    return maskBeginning(text, max, this.#mask);
+  }
 }

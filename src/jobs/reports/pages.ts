@@ -6,6 +6,7 @@ import { createHash } from 'node:crypto';
 import { promisify } from 'node:util';
 import { gunzip, gzip } from 'node:zlib';
 import type { Db } from '../../platform/database/client.ts';
+import { type Allowance, takeAllBytes } from '../../platform/limits/reads.ts';
 import type { TestCase, TestStatus } from './junit.ts';
 
 /** A page ends with the first of both. */
@@ -50,11 +51,18 @@ function findRange(counts: Counts, status: TestStatus | null): { start: number; 
   return { start: 0, end: start };
 }
 
-/** Reads a part of the tests of a report, failed ones first. */
+type TestRange = { status: TestStatus | null; first: number; offset: number };
+
+/**
+ * Reads a part of the tests of a report, failed ones first.
+ * @param allowance of the response that shows them; null: they are not shown
+ * @throws AppError 400 if the response has no room for them, 503
+ */
 export async function readTests(
   { db }: { db: Db },
   report: { attemptId: string } & Counts,
-  { status, first, offset }: { status: TestStatus | null; first: number; offset: number },
+  { status, first, offset }: TestRange,
+  allowance: Allowance | null,
 ): Promise<TestCase[]> {
   const range = findRange(report, status);
   const start = range.start + offset;
@@ -68,7 +76,9 @@ export async function readTests(
     order by first`;
   const tests: TestCase[] = [];
   for (const page of pages) {
-    const all = JSON.parse(String(await promisify(gunzip)(page.data))) as TestCase[];
+    const text = String(await promisify(gunzip)(page.data));
+    if (allowance) await takeAllBytes(allowance, text.length);
+    const all = JSON.parse(text) as TestCase[];
     tests.push(...all.slice(Math.max(0, start - page.first), end - page.first));
   }
   return tests;

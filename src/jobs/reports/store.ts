@@ -1,22 +1,21 @@
-/** Stores the summaries and test reports of jobs. Both are written again unchanged when a restarted server reads them again. */
+/** Stores the summaries and test reports of jobs. They are written again unchanged when a restarted server reads them again. */
 import { setImmediate as yieldToEventLoop } from 'node:timers/promises';
 import type { Plan } from '../../../prisma/generated/enums.ts';
 import type { Config } from '../../base/config/config.ts';
 import { type Db, inTransaction } from '../../platform/database/client.ts';
 import { requireQuota } from '../../platform/limits/quotas.ts';
+import { type Allowance, takeAllBytes } from '../../platform/limits/reads.ts';
+import type { Mask } from '../logs/mask.ts';
 import { NotJUnit, parseJUnit, type TestCase } from './junit.ts';
 import { encodePages, keyOf, orderTests, packKeys } from './pages.ts';
 import { TEST_REPORT_RULES } from './request.ts';
 
 export const SUMMARY_BYTES = 2 ** 20;
-/** Masked at once, in about a millisecond. */
-const MASK_CHARS = 64 * 1024;
 /** Characters of messages, details and output that a report keeps. */
 const REPORT_CHARS = 8 * 2 ** 20;
 const MAX_PROBLEMS = 20;
 
 type Deps = { db: Db; config: Config };
-type Mask = (text: string) => string;
 
 type ReportingAttempt = {
   id: string;
@@ -40,7 +39,7 @@ export async function storeSummary(
   mask: Mask,
 ): Promise<void> {
   const decoded = new TextDecoder().decode(bytes);
-  const text = await maskLines(decoded.replaceAll('\0', '\uFFFD'), mask);
+  const text = await mask.inSteps(decoded.replaceAll('\0', '\uFFFD'));
   if (text.trim() === '') return;
   const size = Buffer.byteLength(text);
   await requireQuota(deps, { id: job.namespaceId, plan: job.namespace.plan }, 'storageBytes', size);
@@ -53,17 +52,19 @@ export async function storeSummary(
       where job_summaries.attempt <= excluded.attempt`;
 }
 
-/** Masks a text in parts of whole lines, because secrets are masked within lines. */
-async function maskLines(text: string, mask: Mask): Promise<string> {
-  const parts: string[] = [];
-  for (let at = 0; at < text.length; ) {
-    const end = text.indexOf('\n', at + MASK_CHARS);
-    const next = end < 0 ? text.length : end + 1;
-    parts.push(mask(text.slice(at, next)));
-    at = next;
-    await yieldToEventLoop();
-  }
-  return parts.join('');
+/** @throws AppError 400 if the response has no room for it, 503 */
+export async function readSummary(
+  { db }: { db: Db },
+  jobId: string,
+  allowance: Allowance,
+): Promise<string | null> {
+  const stored = await db.jobSummary.findUnique({
+    where: { jobId },
+    select: { sizeBytes: true },
+  });
+  if (!stored) return null;
+  await takeAllBytes(allowance, Number(stored.sizeBytes));
+  return (await db.jobSummary.findUnique({ where: { jobId } }))?.text ?? null;
 }
 
 /** A file of test results; `problem`: why it is not read, to complete the sentence "reports/a.xml cannot be read: …". */
@@ -137,7 +138,8 @@ async function readTests(files: AsyncIterable<ReportFile>, mask: Mask): Promise<
       isFull = true;
       return false;
     }
-    tests.push(test);
+    tests.push(charsLeft > 0 ? test : { ...test, message: null, details: null, output: null });
+    charsLeft -= countChars(test);
     return true;
   };
   for await (const file of files) {
@@ -145,19 +147,12 @@ async function readTests(files: AsyncIterable<ReportFile>, mask: Mask): Promise<
       addProblem(`${file.path} was not read: ${file.problem}`);
       continue;
     }
-    const before = tests.length;
     try {
-      await parseJUnit(file.bytes, add);
+      await parseJUnit(file.bytes, mask, add);
       read++;
     } catch (error) {
       if (!(error instanceof NotJUnit)) throw error;
       addProblem(`${file.path} cannot be read: ${error.message}`);
-    }
-    for (let index = before; index < tests.length; index++) {
-      const masked = maskTest(tests[index] as TestCase, mask, charsLeft);
-      tests[index] = masked;
-      charsLeft -= countChars(masked);
-      if (index % 20 === 0) await yieldToEventLoop();
     }
     if (isFull) break;
   }
@@ -168,26 +163,6 @@ async function readTests(files: AsyncIterable<ReportFile>, mask: Mask): Promise<
 
 function countChars({ message, details, output }: TestCase): number {
   return (message?.length ?? 0) + (details?.length ?? 0) + (output?.length ?? 0);
-}
-
-/** Without the texts of the failure if there is no room for them. */
-function maskTest(test: TestCase, mask: Mask, charsLeft: number): TestCase {
-  const maskText = (text: string | null) => (text === null ? null : mask(text));
-  const names = {
-    name: mask(test.name),
-    className: mask(test.className),
-    suite: mask(test.suite),
-    file: maskText(test.file),
-  };
-  if (charsLeft <= 0) return { ...test, ...names, message: null, details: null, output: null };
-  const { message, details, output } = test;
-  return {
-    ...test,
-    ...names,
-    message: maskText(message),
-    details: maskText(details),
-    output: maskText(output),
-  };
 }
 
 function toLine(text: string): string {

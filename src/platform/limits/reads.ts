@@ -50,10 +50,19 @@ export function takeGitBytes(allowance: Allowance, bytes: number): Promise<numbe
   return allowance.take(bytes, FREE_GIT_BYTES);
 }
 
-/** `takeGitBytes` for data that cannot be shown in part. @throws AppError 400 if the allowance is used up, 503 like `take` */
-export async function takeAllGitBytes(allowance: Allowance, bytes: number): Promise<void> {
-  if ((await takeGitBytes(allowance, bytes)) === bytes) return;
+/** `take` for data that cannot be shown in part. @throws AppError 400 if the allowance is used up, 503 like `take` */
+export async function takeAllBytes(
+  allowance: Allowance,
+  bytes: number,
+  freeBytes = FREE_BYTES,
+): Promise<void> {
+  if ((await allowance.take(bytes, freeBytes)) === bytes) return;
   throw invalid(null, 'The response is too large; request less at once');
+}
+
+/** `takeAllBytes` for data from git. */
+export function takeAllGitBytes(allowance: Allowance, bytes: number): Promise<void> {
+  return takeAllBytes(allowance, bytes, FREE_GIT_BYTES);
 }
 
 /** The part of Node's `ServerResponse` that the limiter needs to see the end of the response, or to end it. */
