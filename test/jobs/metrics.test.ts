@@ -604,6 +604,10 @@ test('a value may be so many percent worse than the baseline', () => {
     [2, 'higher', 0.9, 0.882, true],
     [2, 'lower', 0.5, 0.51, true],
     [2, 'lower', 0.5, 0.511, false],
+    // 0.5346000000000001 and 0.21209999999999998 with rounding errors.
+    [1, 'higher', 0.54, 0.5346, true],
+    [1, 'lower', 0.21, 0.2121, true],
+    [0, 'higher', 0.1234567890128, 0.1234567890128, true],
     // Below zero, a worse value is farther from the baseline, too.
     [10, 'higher', -10, -11, true],
     [10, 'higher', -10, -11.1, false],
@@ -621,6 +625,24 @@ test('a value may be so many percent worse than the baseline', () => {
       value,
       passed,
     ]);
+});
+
+test('the baseline is what the successful attempt of the other job has printed', async () => {
+  await run('baseline', ['::metric::m=10']);
+  await app.pool.query(`
+    with run as (
+      insert into runs (id, repository_id, number, trigger, status, ref, sha, title, job_names, actor)
+      select 'run_baseline', id, 1, 'push', 'succeeded', 'refs/heads/' || default_branch, 'c0ffee', 't', '{train}', 'ada'
+      from repositories where name = 'code' and namespace_id = (select id from namespaces where name = 'ada') returning id)
+    update jobs set run_id = run.id, run_job = 'train' from run where name = 'baseline'`);
+  const regress = [{ metric: 'm', regressPercent: 5, baselineJob: 'train' }];
+  const worse = await checkedJob('against-1', 'echo ::metric::m=1; exit 0', regress);
+  expect(worse).toMatchObject({ exitCode: 125, checks: [{ baseline: { job: 'baseline' } }] });
+  // As if a failed attempt had printed the metric.
+  await app.pool.query(`update job_attempts set number = 2
+    where job_id = (select id from jobs where name = 'baseline')`);
+  const alone = await checkedJob('against-2', 'echo ::metric::m=1; exit 0', regress);
+  expect(alone).toMatchObject({ exitCode: 0, checks: [{ passed: true, baseline: null }] });
 });
 
 test('checks with mistakes are refused', async () => {

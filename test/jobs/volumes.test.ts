@@ -117,7 +117,7 @@ test('requests that cannot be mounted are refused with the field and the index',
     ),
     ...[
       ...['/usr', '/usr/share/x', '/bin', '/lib64/x', '/etc/ssl', '/proc/1', '/dev/x', '/sys/x'],
-      ...['/run/loam', '/var/run/x', '/opt/x', '/.loam', '/.anything', '/home/job/.loam/x'],
+      ...['/run/loam', '/var/run/x', '/opt/x', '/.loam', '/.anything', '/home/job/.loam/x', '/tmp/.loam-results'],
     ].map((to): [unknown, string] => [at(to), '[1].to must not be in']),
     [at('.git/hooks'), '[1].to must not be inside .git'],
     [[{ name: 'a/b', to: 'x' }], '[0].name must be the name of a volume'],

@@ -180,15 +180,15 @@ function boundOf(
   value: number,
 ): { isMet: boolean; text: string } {
   const tolerance = (Math.abs(base) * percent) / 100;
-  const bound = better === 'higher' ? base - tolerance : base + tolerance;
-  // Without the rounding error of the multiplication: 0.882 instead of 0.8820000000000001.
-  const shown = Number(bound.toPrecision(12));
   const isHigher = better === 'higher';
+  // Without the rounding error of the multiplication: a value of 0.5346 passes, and not only one of 0.5346000000000001.
+  const rounded = Number((isHigher ? base - tolerance : base + tolerance).toPrecision(15));
+  const bound = isHigher ? Math.min(base, rounded) : Math.max(base, rounded);
   const distance = percent === 0 ? '' : `${percent}% ${isHigher ? 'below' : 'above'} `;
   const origin = `${distance}the ${base} of ${job}, ${commitSha.slice(0, 10)}`;
   return isHigher
-    ? { isMet: value >= bound, text: `at least ${shown} (${origin})` }
-    : { isMet: value <= bound, text: `at most ${shown} (${origin})` };
+    ? { isMet: value >= bound, text: `at least ${bound} (${origin})` }
+    : { isMet: value <= bound, text: `at most ${bound} (${origin})` };
 }
 
 /** The search for the last success looks at this many runs of the default branch, and at this many jobs that have succeeded. */
@@ -206,10 +206,12 @@ async function findBaseline(
   { job: runJob }: NonNullable<MetricCheck['regress']>,
 ): Promise<Baseline | null> {
   const values: MatrixValue[] = readMatrixValues(job);
-  const { rows } = await pool.query<{ id: string; name: string; sha: string }>({
+  const { rows } = await pool.query<{ id: string; name: string; sha: string; attempt: number }>({
     name: 'loam-check-baseline',
     text: `
-      select j.id, j.name, j.commit_sha as sha from (
+      select j.id, j.name, j.commit_sha as sha,
+        (select max(a.number) from job_attempts a where a.job_id = j.id) as attempt
+      from (
         select runs.id, number from runs join repositories r on r.id = repository_id
         where repository_id = $1 and ref = '${REF_PREFIX.branch}' || r.default_branch and file is null
         order by number desc limit ${MAX_RUNS}
@@ -220,9 +222,10 @@ async function findBaseline(
       order by run.number desc limit ${MAX_SUCCESSES}`,
     values: [job.repositoryId, runJob, job.namespaceId, job.id, JSON.stringify(values)],
   });
-  for (const { id, name, sha } of rows) {
+  for (const { id, name, sha, attempt } of rows) {
     const [found] = await readMetrics(pool, id, [metric]);
-    if (found && Number.isFinite(found.last))
+    // As for the checked job, points of failed attempts do not count.
+    if (found && found.lastAttempt === attempt && Number.isFinite(found.last))
       return { job: name, commitSha: sha, value: found.last };
   }
   return null;

@@ -11,7 +11,7 @@ import {
 } from '../../base/config/volumes-file.ts';
 import { invalid, unprocessable } from '../../base/errors.ts';
 import { entersGitFolder } from '../../git/names.ts';
-import { MOUNTS, Unstartable, type VolumeMount, WORKING_DIR } from '../../runners/runner.ts';
+import { MOUNTS, RESULTS_DIR, Unstartable, type VolumeMount, WORKING_DIR } from '../../runners/runner.ts';
 
 export type VolumeRequest = {
   name: string;
@@ -32,7 +32,7 @@ export const VOLUME_RULES = { maxEntries: 16, pathBytes: 1_024, nameBytes: 255 }
 /** A volume there would hide the programs of the machine or the image, the system, or files of Loam. */
 const RESERVED_FOLDERS = [
   ...['/usr', '/bin', '/sbin', '/lib', '/lib32', '/lib64', '/libx32', '/opt', '/boot'],
-  ...['/etc', '/proc', '/sys', '/dev', '/run', '/var/run', `${MOUNTS.home}/.loam`],
+  ...['/etc', '/proc', '/sys', '/dev', '/run', '/var/run', `${MOUNTS.home}/.loam`, RESULTS_DIR],
 ];
 /** They may have volumes in them, and cannot be one. */
 const JOB_FOLDERS: readonly string[] = Object.values(MOUNTS);
