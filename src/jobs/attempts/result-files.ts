@@ -9,7 +9,6 @@ import {
   type Handle,
   RESULT_FILES,
   RESULTS_DIR,
-  RunnerUnavailable,
 } from '../../runners/runner.ts';
 import { readTar } from '../artifacts/store.ts';
 import { untilAborted } from '../checkpoints/store.ts';
@@ -17,6 +16,7 @@ import type { Mask } from '../logs/mask.ts';
 import { splitPattern, TEST_REPORT_RULES } from '../reports/request.ts';
 import { type ReportFile, SUMMARY_BYTES, storeSummary, storeTestReport } from '../reports/store.ts';
 import type { Attempt, Deps } from './attempt-row.ts';
+import { isTransient } from './retry.ts';
 
 /** The job may have left other files in the folder. */
 const MAX_ENTRIES = 100;
@@ -95,7 +95,7 @@ async function explain(
     await store();
     return null;
   } catch (error) {
-    const isLater = isDatabaseUnavailable(error) || error instanceof RunnerUnavailable;
+    const isLater = isDatabaseUnavailable(error) || (isTransient(error) && !isDiskFull(error));
     if (isLater || isAbort(error)) throw error;
     const isExpected = error instanceof AppError || error instanceof ArtifactsNotKept;
     if (!isExpected) deps.log.error({ err: error, job: job.id }, what);

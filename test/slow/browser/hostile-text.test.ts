@@ -8,7 +8,7 @@ import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { openBrowser, visit } from '../../support/browser.ts';
 import { type Client, startApp, type TestApp } from '../../support/harness.ts';
 import { has, needs } from '../../support/needs.ts';
-import { submit, submitRaw, until } from '../../support/submit.ts';
+import { submit, submitRaw, until, variables } from '../../support/submit.ts';
 import {
   type Authority,
   makeAuthority,
@@ -275,6 +275,45 @@ test(
     await page.goto(`/new/job?name=${encodeURIComponent(script('name'))}`);
     await page.getByRole('heading', { name: 'New job' }).waitFor();
     await expectHarmless(page, page.url());
+  },
+  TIMEOUT_MS,
+);
+
+test(
+  'summaries and tests of a job',
+  async () => {
+    const xml = `<testsuite name="s"><testcase name="${script('test').replace(/[<>"]/g, (c) => `&#${c.charCodeAt(0)};`)}">
+      <failure message="m"><![CDATA[${script('details')}]]></failure></testcase></testsuite>`;
+    const summaries = {
+      written: `printf '%s' "$TEXT" > "$JOB_SUMMARY"; printf '%s' "$XML" > r.xml`,
+      // Deeper than the preview can show.
+      nested: `printf '> %.0s' $(seq 4000) > "$JOB_SUMMARY"`,
+      linked: `for n in $(seq 250); do echo "[file $n](f$n) ![image $n](i$n)" >> "$JOB_SUMMARY"; done`,
+    };
+    for (const [name, command] of Object.entries(summaries))
+      await submit(ada, {
+        ...{ namespace: 'ada', name, repo: 'ada/code', command },
+        env: variables({ TEXT: `${script('summary')}\n${MARKDOWN}`, XML: xml }),
+        testReports: ['r.xml'],
+      });
+    for (const name of Object.keys(summaries)) await until(ada, 'ada', name, 'SUCCEEDED');
+    await using visitor = await visit(browser, app, { as: ada });
+    const { page } = visitor;
+    await expectTexts(page, {
+      '/ada/-/jobs/written': ['the end of the guide', script('test')],
+    });
+    await page.goto('/ada/-/jobs/nested');
+    await page.getByText('The preview could not be shown').waitFor();
+    await page.getByRole('heading', { name: 'nested' }).waitFor();
+    const lookups = new Set<string>();
+    page.on('request', (request) => {
+      const body = request.postData() ?? '';
+      if (body.includes('SummaryFile')) lookups.add(JSON.parse(body).variables.path);
+    });
+    await page.goto('/ada/-/jobs/linked');
+    await page.getByText('image 250').waitFor();
+    await expect.poll(() => lookups.size).toBeGreaterThanOrEqual(100);
+    expect(lookups.size).toBe(100);
   },
   TIMEOUT_MS,
 );

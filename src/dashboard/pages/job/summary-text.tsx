@@ -13,15 +13,24 @@ const FileQuery = graphql(`
   }
 `);
 
+/** Artifacts of which links and images are shown: each is looked up by a request. */
+const MAX_FILES = 100;
+
 type JobName = { namespace: string; name: string };
 
 /** Relative links and images are artifacts of the job. Images of other hosts become links: loading them would expose the reader. */
 export default function SummaryText({ job, text }: { job: JobName; text: string }) {
+  const paths = new Set<string>();
+  const isLookedUp = (path: string) => {
+    if (paths.size < MAX_FILES) paths.add(path);
+    return paths.has(path);
+  };
   return (
     <MarkdownText
       text={text}
       renderLink={(href, children) => {
         const path = href.startsWith('#') ? null : resolvePath('', href);
+        if (path !== null && !isLookedUp(path)) return children;
         if (path !== null)
           return (
             <ArtifactFile job={job} path={path}>
@@ -36,6 +45,8 @@ export default function SummaryText({ job, text }: { job: JobName; text: string 
       }}
       renderImage={(src, alt) => {
         const path = resolvePath('', src);
+        if (path !== null && !isLookedUp(path))
+          return <span className="text-dim">{alt || path}</span>;
         if (path !== null)
           return (
             <ArtifactFile job={job} path={path}>

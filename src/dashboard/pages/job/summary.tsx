@@ -1,6 +1,7 @@
 import { lazy, type ReactNode, Suspense } from 'react';
 import { graphql } from '../../graphql/graphql.ts';
 import { LoadingSkeleton, useRetryingQuery } from '../../ui/load.tsx';
+import { PreviewBoundary } from '../repository/preview-boundary.tsx';
 
 const SummaryText = lazy(() => import('./summary-text.tsx'));
 
@@ -27,9 +28,11 @@ export function Summary({
         {text == null ? (
           <LoadingSkeleton />
         ) : (
-          <Suspense fallback={<LoadingSkeleton />}>
-            <SummaryText job={{ namespace, name }} text={text} />
-          </Suspense>
+          <PreviewBoundary key={text} text={text}>
+            <Suspense fallback={<LoadingSkeleton />}>
+              <SummaryText job={{ namespace, name }} text={text} />
+            </Suspense>
+          </PreviewBoundary>
         )}
       </div>
     </section>
