@@ -5,6 +5,7 @@ import { AppError } from '../../base/errors.ts';
 import { Pattern } from '../../base/pattern.ts';
 import { isDatabaseUnavailable, isDiskFull } from '../../platform/database/outage.ts';
 import {
+  ArtifactsLost,
   ArtifactsNotKept,
   type Handle,
   RESULT_FILES,
@@ -18,25 +19,21 @@ import { type ReportFile, SUMMARY_BYTES, storeSummary, storeTestReport } from '.
 import type { Attempt, Deps } from './attempt-row.ts';
 import { isTransient } from './retry.ts';
 
-/** The job may have left other files in the folder. */
-const MAX_ENTRIES = 100;
-
 /** `unreadable`: it is larger than its limit, or not a file of the job, such as a link or a FIFO. Null: there is none. */
 type ResultFile = Buffer | 'unreadable' | null;
 
 /**
  * Reads one of the result files of an attempt whose command has ended.
  * @param wanted.name of `RESULT_FILES`
- * @param wanted.maxEntries of the folder
  * @throws errors of `Runner.artifacts`, and the reason of `signal` when it aborts
  */
 export async function readResultFile(
   { runner }: Pick<Deps, 'runner'>,
   handle: Handle,
-  { name: wanted, maxBytes, maxEntries }: { name: string; maxBytes: number; maxEntries?: number },
+  { name: wanted, maxBytes }: { name: string; maxBytes: number },
   signal: AbortSignal,
 ): Promise<ResultFile> {
-  const options = { maxEntries, wanted: { pattern: wanted, maxFileBytes: maxBytes } };
+  const options = { wanted: { pattern: wanted, maxFileBytes: maxBytes } };
   const tar = await untilAborted(runner.artifacts(handle, RESULTS_DIR, options), signal);
   if (!tar) return null;
   for await (const { name, header, contents } of readTar([tar], signal)) {
@@ -54,22 +51,18 @@ export async function storeSummaryFile(
   attempt: Attempt,
   { handle, mask, signal }: { handle: Handle; mask: Mask; signal: AbortSignal },
 ): Promise<string | null> {
-  const wanted = {
-    name: RESULT_FILES.JOB_SUMMARY,
-    maxBytes: SUMMARY_BYTES,
-    maxEntries: MAX_ENTRIES,
-  };
-  const file = await readResultFile(deps, handle, wanted, signal).catch((error) => {
-    // There are too many files, or they were lost with their machine.
-    if (error instanceof ArtifactsNotKept) return null;
-    throw error;
+  const wanted = { name: RESULT_FILES.JOB_SUMMARY, maxBytes: SUMMARY_BYTES };
+  const what = 'The summary was not stored';
+  return explain(deps, attempt, what, async () => {
+    const file = await readResultFile(deps, handle, wanted, signal).catch((error) => {
+      // They were lost with their machine, and need not have had a summary.
+      if (error instanceof ArtifactsLost) return null;
+      throw error;
+    });
+    if (file === 'unreadable')
+      throw new ArtifactsNotKept('JOB_SUMMARY must be a file of at most 1 MiB, and no link.');
+    if (file !== null) await storeSummary(deps, attempt, file, mask);
   });
-  if (file === null) return null;
-  if (file === 'unreadable')
-    return 'The summary was not stored: JOB_SUMMARY must be a file of at most 1 MiB, and no link.';
-  return explain(deps, attempt, 'The summary was not stored', () =>
-    storeSummary(deps, attempt, file, mask),
-  );
 }
 
 /** Stores the results of tests that the job names. @returns why they were not stored, as a line for the log */
