@@ -167,7 +167,7 @@ test('hostile files end with a reason, and hold this thread for moments only', a
     deep: `<testsuite>${'<a>'.repeat(1_000_000)}`,
     open: '<testsuite><testcase name="x">',
     attribute: `<testsuite name="${'x'.repeat(15_000_000)}`,
-    attributes: `<testsuite ${Array.from({ length: 100_000 }, (_, i) => `a${i}="1"`).join(' ')}`,
+    attributes: `<testsuite ${Array.from({ length: 100_000 }, (_, i) => `a${i}="1"`).join(' ')}/>`,
     text: 'no xml at all',
     empty: '',
     nul: '<testsuite><testcase name="\0"/></testsuite>',

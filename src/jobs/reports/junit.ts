@@ -32,6 +32,8 @@ const MAX_DETAILS = 16_000;
 const MAX_OUTPUT = 8_000;
 /** No test runner nests suites this deep. */
 const MAX_DEPTH = 100;
+/** The parser checks all attributes of an element at once. */
+const MAX_ATTRIBUTES = 1_000;
 /** Characters that are parsed at once, in about a millisecond. */
 const STEP = 16_384;
 /** The longest plausible time of a test. */
@@ -85,6 +87,14 @@ class JUnitReader {
     });
     this.#parser.on('doctype', () => {
       throw new NotJUnit('it has a DOCTYPE');
+    });
+    let attributes = 0;
+    this.#parser.on('opentagstart', () => {
+      attributes = 0;
+    });
+    this.#parser.on('attribute', () => {
+      if (attributes++ === MAX_ATTRIBUTES)
+        throw new NotJUnit(`an element has more than ${MAX_ATTRIBUTES} attributes`);
     });
     this.#parser.on('opentag', ({ name, attributes }) => this.#open(name, attributes));
     this.#parser.on('closetag', ({ name }) => this.#close(name));
