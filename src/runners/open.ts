@@ -356,9 +356,12 @@ export function composeRunners(
     },
     ...(warnings.length > 0 && { warning: warnings.join(' ') }),
     async prepare(spec, signal) {
-      // A cluster or joined machine that answers says itself why it cannot run the job.
-      const isAnswering = (one: Runner) =>
-        one.machines.some((machine) => machine.id === spec.machine && !usesWorkerSlots(machine));
+      // A machine that answers says itself why it cannot run the job, unless its engine may return.
+      const isEngineAway = runners.some(({ hasUnavailableEngine }) => hasUnavailableEngine);
+      const isAnswering = ({ machines }: Runner) =>
+        machines.some(
+          (machine) => machine.id === spec.machine && !(usesWorkerSlots(machine) && isEngineAway),
+        );
       const answering = () => Object.keys(kinds).find((kind) => isAnswering(kinds[kind] as Runner));
       const runner = choose(spec.image !== null, spec.machine) ?? answering() ?? null;
       // The machine answered when the job was assigned to it.

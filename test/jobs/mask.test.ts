@@ -99,7 +99,9 @@ test('for any secrets and lines, nothing of a secret is left, and all else is ke
   const words = fc.array(text(1, 90), { minLength: 1, maxLength: 5 });
   await fc.assert(
     fc.asyncProperty(words, fc.array(text(0, 20)), async (secrets, around) => {
-      const masked = await createMask(Object.fromEntries(secrets.map((secret, n) => [`S${n}`, secret])));
+      const masked = await createMask(
+        Object.fromEntries(secrets.map((secret, n) => [`S${n}`, secret])),
+      );
       const line = around.flatMap((text, n) => [text, secrets[n % secrets.length]]).join('');
       const shown = masked(line);
       expect(await masked.inSteps(line)).toBe(shown);

@@ -8,7 +8,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
 import { composeRunners } from '../../src/runners/open.ts';
 import { keyringGuardPrefix } from '../../src/runners/process/keyrings.ts';
-import { type Handle, Unstartable } from '../../src/runners/runner.ts';
+import { type Handle, RunnerUnavailable, Unstartable } from '../../src/runners/runner.ts';
 import { listDescendants } from '../../src/runners/supervisor/proc.ts';
 import { clusterRunner, WAITING_FOR_NODES } from '../support/cluster-runner.ts';
 import { eventually } from '../support/eventually.ts';
@@ -77,6 +77,17 @@ test('a joined machine that answers says itself why it cannot run a job', async 
   const both = composeRunners('auto', { process: fakeRunner(), joined }, () => null);
   const spec = { ...attemptSpec('exit 0'), machine: 'box', image: 'debian' };
   await expect(both.prepare(spec, never)).rejects.toThrow(Unstartable);
+});
+
+test('a server without a container engine refuses a job with an image, and waits for an engine that may return', async () => {
+  const kinds = { process: fakeRunner(), joined: fakeRunner({ machines: [] }) };
+  const choose = (hasImage: boolean) => (hasImage ? null : 'process');
+  const spec = { ...attemptSpec('exit 0'), image: 'debian' };
+  const refusing = composeRunners('process', kinds, choose);
+  await expect(refusing.prepare(spec, never)).rejects.toThrow(Unstartable);
+  const docker = { ...fakeRunner({ machines: [] }), hasUnavailableEngine: true };
+  const waiting = composeRunners('auto', { ...kinds, docker }, choose);
+  await expect(waiting.prepare(spec, never)).rejects.toThrow(RunnerUnavailable);
 });
 
 describe('process', () => {

@@ -90,8 +90,7 @@ function* maskInSteps(text: string, patterns: Patterns, finder: Finder): Generat
     const neighbours = patterns.get(text.slice(at, at + length)) ?? 0;
     const hasBefore = neighbours & NEIGHBOUR.before && BASE64_CHARACTER.test(text[at - 1] ?? '');
     const from = hasBefore ? at - 1 : at;
-    const hasAfter =
-      neighbours & NEIGHBOUR.after && BASE64_CHARACTER.test(text[at + length] ?? '');
+    const hasAfter = neighbours & NEIGHBOUR.after && BASE64_CHARACTER.test(text[at + length] ?? '');
     // Occurrences that overlap or touch become one mask.
     if (from > end) masked += text.slice(copied, from) + MASK;
     end = Math.max(end, at + length + (hasAfter ? 1 : 0));
@@ -180,8 +179,7 @@ function* findEncodedForms(bytes: Buffer): Generator<Pattern> {
  */
 function* findWindows(form: string, phase: number, neighbours = 0): Generator<Pattern> {
   const count = (neighbours & NEIGHBOUR.before ? 1 : 0) + (neighbours & NEIGHBOUR.after ? 1 : 0);
-  if (form.length + count >= MIN_ENCODED && form.length <= WINDOW)
-    yield [form, neighbours];
+  if (form.length + count >= MIN_ENCODED && form.length <= WINDOW) yield [form, neighbours];
   for (let at = phase - WINDOW; at < form.length; at += STEP) {
     const part = form.slice(Math.max(0, at), Math.max(0, at + WINDOW));
     if (part.length < MIN_WINDOW) continue;
@@ -271,10 +269,10 @@ function createBucket(patterns: string[]): Bucket {
       prefixes.pop();
     const before = prefixes.at(-1);
     for (const word of [0, 1])
-      lengths[2 * index + word] =
-        before === undefined ? 0 : (lengths[2 * before + word] as number);
+      lengths[2 * index + word] = before === undefined ? 0 : (lengths[2 * before + word] as number);
     const bit = pattern.length - 1;
-    lengths[2 * index + (bit >> 5)] = (lengths[2 * index + (bit >> 5)] as number) | (1 << (bit & 31));
+    lengths[2 * index + (bit >> 5)] =
+      (lengths[2 * index + (bit >> 5)] as number) | (1 << (bit & 31));
     prefixes.push(index);
   }
   return { sorted, lengths };

@@ -11,7 +11,13 @@ import {
 } from '../../base/config/volumes-file.ts';
 import { invalid, unprocessable } from '../../base/errors.ts';
 import { entersGitFolder } from '../../git/names.ts';
-import { MOUNTS, RESULTS_DIR, Unstartable, type VolumeMount, WORKING_DIR } from '../../runners/runner.ts';
+import {
+  MOUNTS,
+  RESULTS_DIR,
+  Unstartable,
+  type VolumeMount,
+  WORKING_DIR,
+} from '../../runners/runner.ts';
 
 export type VolumeRequest = {
   name: string;
