@@ -27,6 +27,7 @@ import { demandDownload } from './artifacts/downloads.ts';
 import { archiveKey, openArtifact } from './artifacts/store.ts';
 import { resolveTail } from './logs/read.ts';
 import { streamLogText } from './logs/walk.ts';
+import { isMetricName } from './metrics/parse.ts';
 import { streamCsv } from './metrics/read.ts';
 import { type LogEvent, type LogEventBatch, openStream } from './requests/following.ts';
 import { demandLogText, openLinkedStream } from './requests/log-links.ts';
@@ -159,6 +160,8 @@ export function logsRouter(services: Deps): Router {
   });
   router.get('/artifacts/:namespace/:jobId/metrics.csv', async (req, res) => {
     const metric = demandSingleValues(req.query, ['name']).name ?? null;
+    if (metric !== null && !isMetricName(metric))
+      throw invalid('name', 'must be the name of a metric');
     const { id, name, rule } = await demandLogText(
       services,
       req.viewer,

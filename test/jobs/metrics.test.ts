@@ -211,6 +211,7 @@ test('metrics are stored with their steps and are not in the log', async () => {
     401,
   );
   expect((await app.anonymous.get(`${job.metricsUrl}&name=a&name=b`)).status).toBe(400);
+  expect((await app.anonymous.get(`${job.metricsUrl}&name=%00`)).status).toBe(400);
 });
 
 test('secrets in names are masked, so that the line stays in the log', async () => {
