@@ -4,8 +4,17 @@ import { buffer } from 'node:stream/consumers';
 import fc from 'fast-check';
 import { print } from 'graphql';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { type Draft, newDraft, toCreateInput } from '../../src/dashboard/pages/job/new/draft.ts';
-import { type JobOptions, NewJobQuery } from '../../src/dashboard/pages/job/new/queries.ts';
+import {
+  type Draft,
+  draftFromJob,
+  newDraft,
+  toCreateInput,
+} from '../../src/dashboard/pages/job/new/draft.ts';
+import {
+  type JobOptions,
+  NewJobQuery,
+  RerunQuery,
+} from '../../src/dashboard/pages/job/new/queries.ts';
 import { formatJobCurl, formatLoamRun } from '../../src/dashboard/pages/job/new/request.ts';
 import {
   formatRepoCreate,
@@ -85,7 +94,8 @@ async function settingsOf(name: string) {
     job;
   const { env, region, timeout_minutes, retries, output_path, inputs, cost_per_hour, identity } =
     job;
-  const { repository_inputs, cache } = job;
+  const { repository_inputs, cache, test_reports, checks, outputs_of } = job;
+  const { concurrency_group, on_conflict, max_cost, idle_timeout_minutes } = job;
   const { hold_on_failure_minutes: hold, shell_access: shells, volumes: mounted } = job;
   const { secret_names, variable_names } = job;
   const { job: shown } = await ada.gql(
@@ -94,6 +104,8 @@ async function settingsOf(name: string) {
   );
   return [
     identity,
+    ...[test_reports, checks, outputs_of],
+    ...[concurrency_group, on_conflict, max_cost, idle_timeout_minutes],
     ...[command, namespace_id, repo, branch, image, gpu, gpu_count, cpu, memory_gb, disk_gb],
     ...[
       env,
@@ -152,9 +164,15 @@ const DRAFTS: [name: string, changes: Partial<Draft>][] = [
       variableNames: 'REGION',
       secretNames: 'ANY, OTHER',
       labels: 'team=a\nalone',
-      credentials: {
+      testReports: `reports/*.xml\n  it's "$HOME"/**.xml`,
+      kept: {
         permissions: { repo: null, jobs: 'WRITE' },
         idTokens: [{ variable: 'CLOUD', audience: `https://it's/$HOME?"a"` }],
+        checks: [{ metric: 'loss', max: 0.5 }],
+        needs: [{ job: 'source', when: 'FINISHED' }],
+        concurrency: { group: `it's "$HOME"`, onConflict: 'CANCEL_RUNNING' },
+        maxCost: '1.50',
+        idleTimeoutMinutes: 30,
       },
     },
   ],
@@ -193,15 +211,43 @@ test('the curl line creates the job of the form, without what REST lacks', async
       inputs: '',
       volumes: '',
       cache: '',
+      testReports: '',
       holdOnFailureMinutes: '0',
       shellAccess: 'ALLOWED',
     };
-    const given = { namespace: 'ada', ...changes, ...without, credentials: {} };
+    const given = { namespace: 'ada', ...changes, ...without, kept: {} };
     const input = toCreateInput(newDraft(options, { ...given, name: `${name}-form` }));
     await submit(ada, input);
     await runLine(formatJobCurl({ ...input, name }, app.base));
     expect(await settingsOf(name)).toEqual(await settingsOf(`${name}-form`));
   }
+});
+
+test('a changed copy keeps all settings that a job can be created with', async () => {
+  for (const [first, changes] of DRAFTS) {
+    const [original, copy] = [`${first}-original`, `${first}-copy`];
+    const input = toCreateInput(
+      newDraft(options, { namespace: 'ada', ...changes, name: original }),
+    );
+    await submit(ada, input);
+    const variables = { namespace: 'ada', name: original, prefix: original };
+    const repeated = await ada.gql(print(RerunQuery), variables);
+    const draft = draftFromJob(repeated);
+    expect(draft.name).toBe(`${original}-2`);
+    // Values are not shown again.
+    const { env = '', secrets = '' } = changes;
+    await submit(ada, toCreateInput(newDraft(options, { ...draft, name: copy, env, secrets })));
+    expect(await settingsOf(copy)).toEqual(await settingsOf(original));
+  }
+  const { __type } = await ada.gql('{ __type(name: "CreateJobInput") { inputFields { name } } }');
+  const drafts = DRAFTS.map(([, draft]) => draft);
+  const all = Object.assign({ checkpointPath: 'kept', snapshot: 'a' }, ...drafts, {
+    source: 'repository',
+  });
+  const settable = Object.keys(toCreateInput(newDraft(options, all)));
+  const fields: string[] = __type.inputFields.map(({ name }: { name: string }) => name);
+  // A copy of one job of an array is a single job.
+  expect(fields.filter((name) => !settable.includes(name))).toEqual(['array']);
 });
 
 test('a job of another namespace than that of its repository', async () => {

@@ -3,7 +3,7 @@ import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { expectUsable, openBrowser, visit } from '../../support/browser.ts';
 import { startApp, type TestApp } from '../../support/harness.ts';
 import { has, needs } from '../../support/needs.ts';
-import { cancel, job } from '../../support/submit.ts';
+import { cancel, job, lines, submit, until } from '../../support/submit.ts';
 
 let browser: Browser;
 let app: TestApp;
@@ -80,6 +80,58 @@ test('the form validates, shows the price, and creates the job', async () => {
     .filter({ hasText: /exists/ })
     .waitFor();
   await cancel(ada, 'ada', 'formed');
+  visitor.expectQuiet();
+});
+
+test('a changed copy of a job keeps its test reports, and settings that the form does not show', async () => {
+  const cleo = await app.user('cleo');
+  await cleo.post('/auth/v1/repository/cleo', { name: 'code' });
+  const common = { namespace: 'cleo', repo: 'cleo/code' };
+  const needed = { ...common, name: 'build', command: 'echo VERSION=7 > "$JOB_OUTPUTS"; exit 1' };
+  await submit(cleo, needed);
+  await submit(cleo, {
+    ...common,
+    ...{ name: 'unit', command: 'true', testReports: ['reports/*.xml'], maxCost: '2.50' },
+    ...{ needs: [{ job: 'build', when: 'FAILED' }], checks: [{ metric: 'loss', max: 1 }] },
+    ...{ concurrency: { group: 'units' } },
+  });
+  await until(cleo, 'cleo', 'unit', 'FAILED');
+  await using visitor = await visit(browser, app, { as: cleo });
+  const { page } = visitor;
+  await page.goto('/new/job?namespace=cleo&rerun=unit');
+  await page
+    .getByText('Also kept: needed jobs, concurrency group, checks of metrics, maximum cost.')
+    .waitFor();
+  await page.getByText('Output, environment, timeout and more').click();
+  const reports = page.getByLabel('Test reports', { exact: true });
+  expect(await reports.inputValue()).toBe('reports/*.xml');
+  await expectUsable(page);
+  await page
+    .getByLabel('Command', { exact: true })
+    .fill('echo "got $VERSION"; echo ::metric::loss=0');
+  await reports.fill('../out.xml');
+  await page.getByRole('button', { name: 'Create job' }).click();
+  await page.getByRole('alert').filter({ hasText: 'must not contain' }).waitFor();
+  await reports.fill('a.xml\n\n b/**.xml\n');
+  await page.getByRole('button', { name: 'loam', exact: true }).click();
+  const request = page.getByRole('region', { name: 'The request' });
+  const line = (await request.textContent())?.replaceAll(/\s*\\\s+/g, ' ');
+  expect(line).toContain("--test-reports a.xml --test-reports 'b/**.xml'");
+  await page.getByRole('button', { name: 'Create job' }).click();
+  await page.waitForURL('**/cleo/-/jobs/unit-2');
+  await until(cleo, 'cleo', 'unit-2', 'SUCCEEDED');
+  expect(await lines(cleo, 'cleo', 'unit-2')).toEqual(['got 7']);
+  const { job: copy } = await cleo.gql(
+    `{ job(namespace: "cleo", name: "unit-2") { testReports maxCost needs { name when }
+      checks { metric max } concurrency { group onConflict } } }`,
+  );
+  expect(copy).toEqual({
+    ...{ testReports: ['a.xml', 'b/**.xml'], checks: [{ metric: 'loss', max: 1 }] },
+    // How the needed job ended no longer matters.
+    needs: [{ name: 'build', when: 'FINISHED' }],
+    concurrency: { group: 'units', onConflict: 'QUEUE' },
+    maxCost: expect.stringMatching(/^2\.50?/),
+  });
   visitor.expectQuiet();
 });
 

@@ -128,9 +128,10 @@ function useJobDraft({
   };
   // Missing values are reported only after the first submit.
   const shownProblems = wasSubmitted ? found : {};
-  const problems = serverProblem?.field
-    ? { ...shownProblems, [serverProblem.field]: fieldMessage(serverProblem) }
-    : shownProblems;
+  const problems =
+    serverProblem?.field && serverProblem.field in draft
+      ? { ...shownProblems, [serverProblem.field]: fieldMessage(serverProblem) }
+      : shownProblems;
   const [failures, setFailures] = useState(0);
 
   async function submit(): Promise<void> {
@@ -225,7 +226,8 @@ function JobForm({
           <p className="rounded-lg border border-line bg-run-soft p-4 text-sm">
             With the settings of <strong className="break-all">{repeated.job.name}</strong>. Left
             unchanged, the new job runs the same commit with the same environment and secrets.
-            {repeated.job.repo && ' Changed, it runs the latest commit of the branch.'}
+            {repeated.job.branch && ' Changed, it runs the latest commit of the branch.'}
+            <KeptSettings kept={draft.kept} />
           </p>
         )}
         <FormSection title="Job">
@@ -246,7 +248,9 @@ function JobForm({
             <AdvancedFields {...fields} />
           </div>
         </details>
-        {serverProblem && !serverProblem.field && <ProblemBox problem={serverProblem} />}
+        {serverProblem && !(serverProblem.field && serverProblem.field in draft) && (
+          <ProblemBox problem={serverProblem} />
+        )}
         {Object.keys(problems).length > 0 && (
           <p className="text-sm text-bad">
             {Object.keys(problems).length === 1
@@ -263,6 +267,22 @@ function JobForm({
   );
 }
 
+const KEPT_NAMES: Record<keyof Draft['kept'], string> = {
+  needs: 'needed jobs',
+  concurrency: 'concurrency group',
+  checks: 'checks of metrics',
+  maxCost: 'maximum cost',
+  idleTimeoutMinutes: 'idle timeout',
+  permissions: 'permissions',
+  idTokens: 'identity tokens',
+};
+
+/** Names the settings of the job that the form does not show. */
+function KeptSettings({ kept }: Pick<Draft, 'kept'>) {
+  const names = Object.entries(KEPT_NAMES).flatMap(([field, name]) => (field in kept ? name : []));
+  return names.length > 0 && <span className="block">Also kept: {names.join(', ')}.</span>;
+}
+
 /** Why no worker can run the job now. The server still accepts it. */
 function CapacityWarning({ draft, options }: { draft: Draft; options: JobOptions }) {
   const reason = findLackingCapacity(draft, options);
@@ -276,6 +296,7 @@ function CapacityWarning({ draft, options }: { draft: Draft; options: JobOptions
 
 const ADVANCED_FIELDS = new Set([
   'outputPath',
+  'testReports',
   'inputs',
   'volumes',
   'cache',

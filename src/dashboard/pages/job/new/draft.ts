@@ -11,6 +11,8 @@ export type Draft = {
   source: 'repository' | 'image';
   repo: string;
   branch: string;
+  /** The working directory that the job to rerun got instead of a branch. */
+  snapshot: string;
   image: string;
   command: string;
   gpu: JobOptions['gpus'][number]['gpu'];
@@ -24,6 +26,8 @@ export type Draft = {
   holdOnFailureMinutes: string;
   shellAccess: NonNullable<Input['shellAccess']>;
   outputPath: string;
+  /** Lines of paths and patterns. */
+  testReports: string;
   /** Lines of `job:path:to` or `namespace/name@ref:path=to`. */
   inputs: string;
   /** Lines of `name:to`, with `:ro` or `:rw` at the end. */
@@ -41,13 +45,18 @@ export type Draft = {
   secretNames: string;
   /** Lines of `key=value`. */
   labels: string;
-  /** Of the job to rerun. The form has no fields for it. */
-  credentials: Pick<Input, 'permissions' | 'idTokens'>;
-  /** Of the job to rerun. The form has no field for them. */
-  checks: readonly CheckInput[];
+  /** Settings of the job to rerun for which the form has no fields. */
+  kept: KeptSettings;
 };
 
+type KeptSettings = Pick<
+  Input,
+  'permissions' | 'idTokens' | 'checks' | 'needs' | 'concurrency' | 'maxCost' | 'idleTimeoutMinutes'
+>;
+
 type CheckInput = NonNullable<Input['checks']>[number];
+type NeedInput = NonNullable<Input['needs']>[number];
+type RerunJob = NonNullable<RerunData['job']>;
 
 /** That of the server. */
 const DEFAULT_CHECKPOINT_MINUTES = '10';
@@ -62,6 +71,7 @@ export function newDraft(options: JobOptions, given: Partial<Draft>): Draft {
     source: given.image ? 'image' : 'repository',
     repo: '',
     branch: '',
+    snapshot: '',
     image: '',
     command: '',
     gpu: 'NONE',
@@ -75,6 +85,7 @@ export function newDraft(options: JobOptions, given: Partial<Draft>): Draft {
     holdOnFailureMinutes: text(options.holdOnFailureMinutes.default),
     shellAccess: 'ALLOWED',
     outputPath: '',
+    testReports: '',
     inputs: '',
     volumes: '',
     cache: '',
@@ -85,8 +96,7 @@ export function newDraft(options: JobOptions, given: Partial<Draft>): Draft {
     variableNames: '',
     secretNames: '',
     labels: '',
-    credentials: {},
-    checks: [],
+    kept: {},
     ...given,
   };
 }
@@ -105,6 +115,7 @@ export function draftFromJob({ job, namespace }: RerunData): Partial<Draft> {
     source: job.repo ? 'repository' : 'image',
     repo: job.repo ?? '',
     branch: job.branch ?? '',
+    snapshot: job.snapshot ?? '',
     image: job.image ?? '',
     command: job.command,
     gpu: job.gpu,
@@ -118,6 +129,7 @@ export function draftFromJob({ job, namespace }: RerunData): Partial<Draft> {
     holdOnFailureMinutes: String(job.holdOnFailureMinutes),
     shellAccess: job.shellAccess,
     outputPath: job.outputPath ?? '',
+    testReports: job.testReports.join('\n'),
     inputs: [
       ...job.inputs.map(({ jobName, path, to }) => formatInput({ job: jobName, path, to })),
       ...job.repositoryInputs.map(formatInput),
@@ -132,8 +144,7 @@ export function draftFromJob({ job, namespace }: RerunData): Partial<Draft> {
     checkpointMinutes: String(job.checkpointMinutes ?? DEFAULT_CHECKPOINT_MINUTES),
     env: lines(job.environmentNames),
     secrets: lines(job.secretNames),
-    credentials: credentialsOf(job),
-    checks: job.checks.map(toCheckInput),
+    kept: keptSettingsOf(job),
     variableNames: job.storedVariableNames.join(' '),
     secretNames: job.storedSecretNames.join(' '),
     labels: job.labels.map(({ key, value }) => (value ? `${key}=${value}` : key)).join('\n'),
@@ -148,7 +159,7 @@ function toCheckInput({
   regressPercent,
   better,
   baselineJob,
-}: NonNullable<RerunData['job']>['checks'][number]): CheckInput {
+}: RerunJob['checks'][number]): CheckInput {
   return {
     metric,
     ...(min !== null && { min }),
@@ -157,16 +168,38 @@ function toCheckInput({
   };
 }
 
-function credentialsOf({
+function keptSettingsOf({
   permissions,
   idTokens,
-}: NonNullable<RerunData['job']>): Draft['credentials'] {
+  checks,
+  needs,
+  concurrency,
+  maxCost,
+  idleTimeoutMinutes,
+}: RerunJob): KeptSettings {
+  const existingNeeds = needs.flatMap((need) => toNeedInput(need) ?? []);
   return {
     ...(permissions && { permissions: { repo: permissions.repo, jobs: permissions.jobs } }),
     ...(idTokens.length > 0 && {
       idTokens: idTokens.map(({ variable, audience }) => ({ variable, audience })),
     }),
+    ...(checks.length > 0 && { checks: checks.map(toCheckInput) }),
+    ...(existingNeeds.length > 0 && { needs: existingNeeds }),
+    ...(concurrency && {
+      concurrency: { group: concurrency.group, onConflict: concurrency.onConflict },
+    }),
+    ...(maxCost !== null && { maxCost }),
+    ...(idleTimeoutMinutes !== null && { idleTimeoutMinutes }),
   };
+}
+
+/** Null if the needed job was deleted. How it ended does not matter, as for `rerunJob`: the user wants the new job to run. */
+function toNeedInput({ job, array, when }: RerunJob['needs'][number]): NeedInput | null {
+  const needed = array ?? job;
+  if (!needed) return null;
+  const statuses = array ? array.counts.map(({ status }) => status) : [job?.status];
+  const isOpen = statuses.includes('QUEUED') || statuses.includes('RUNNING');
+  return { job: needed.name, when: isOpen ? when : 'FINISHED' };
 }
 
 /** Whether the draft equals the job, so that the server can rerun it with the stored values of its variables. */
@@ -255,6 +288,7 @@ export function validateDraft(draft: Draft, options: JobOptions): Problems {
 export function toCreateInput(draft: Draft): Input {
   const holdOnFailureMinutes = Number(draft.holdOnFailureMinutes);
   const isOfRepository = draft.source === 'repository';
+  const { idleTimeoutMinutes, ...kept } = draft.kept;
   const variables = (text: string) =>
     parsePairs(text).flatMap((pair) => (pair ? [{ name: pair[0], value: pair[1] }] : []));
   const names = (text: string) => text.split(/[\s,]+/).filter(Boolean);
@@ -265,7 +299,11 @@ export function toCreateInput(draft: Draft): Input {
     namespace: draft.namespace,
     name: draft.name,
     command: draft.command,
-    ...(isOfRepository && { repo: draft.repo, ...(draft.branch && { branch: draft.branch }) }),
+    ...(isOfRepository && {
+      repo: draft.repo,
+      ...(draft.branch && { branch: draft.branch }),
+      ...(draft.snapshot && { snapshot: draft.snapshot }),
+    }),
     ...(draft.image && { image: draft.image }),
     gpu: draft.gpu,
     gpuCount: Number(draft.gpuCount),
@@ -278,6 +316,9 @@ export function toCreateInput(draft: Draft): Input {
     ...(holdOnFailureMinutes > 0 && { holdOnFailureMinutes }),
     ...(draft.shellAccess === 'NONE' && { shellAccess: draft.shellAccess }),
     ...(draft.outputPath && { outputPath: draft.outputPath }),
+    ...(draft.testReports.trim() && {
+      testReports: readLines(draft.testReports).map((line) => line.trim()),
+    }),
     ...(draft.inputs.trim() && {
       inputs: parseInputs(draft.inputs).flatMap((input) => input ?? []),
     }),
@@ -296,15 +337,14 @@ export function toCreateInput(draft: Draft): Input {
     ...(draft.variableNames.trim() && { variableNames: names(draft.variableNames) }),
     ...(draft.secretNames.trim() && { secretNames: names(draft.secretNames) }),
     ...(labels.length > 0 && { labels }),
-    ...(draft.checks.length > 0 && { checks: [...draft.checks] }),
-    ...draft.credentials,
+    ...kept,
+    ...(draft.gpu !== 'NONE' && idleTimeoutMinutes != null && { idleTimeoutMinutes }),
   };
 }
 
 /** Null for a line that is not `path=key`, or `path=key | restore key`. */
 function parseCaches(text: string) {
-  const lines = text.split('\n').filter((line) => line.trim());
-  return lines.map((line) => {
+  return readLines(text).map((line) => {
     const [first = '', ...restoreKeys] = line.split('|').map((part) => part.trim());
     const [, path, key] = /^([^=]+)=(.+)$/.exec(first) ?? [];
     return path && key ? { path, key, ...(restoreKeys.length > 0 && { restoreKeys }) } : null;
@@ -313,8 +353,7 @@ function parseCaches(text: string) {
 
 /** Null for a line that is not `name:to`, `name:to:ro` or `name:to:rw`. */
 function parseVolumes(text: string) {
-  const lines = text.split('\n').filter((line) => line.trim());
-  return lines.map((line) => {
+  return readLines(text).map((line) => {
     const [, name, to, mode] = /^([^:]+):([^:]+)(?::(ro|rw))?$/.exec(line.trim()) ?? [];
     return name && to ? { name, to, ...(mode && { readOnly: mode === 'ro' }) } : null;
   });
@@ -357,8 +396,7 @@ export function formatInput({ job, repo, ref, path, to, readOnly }: FilesInput):
  * slash in the name says that it is a repository.
  */
 function parseInputs(text: string): (FilesInput | null)[] {
-  const lines = text.split('\n').filter((line) => line.trim());
-  return lines.map((line) => {
+  return readLines(text).map((line) => {
     if (/^[^:=@]*\//.test(line.trim())) {
       const pattern = /^([^/:=@]+\/[^/:=@]+)(?:@([^:=]+))?(?::([^=]*))?(?:=(.*?)(:ro)?)?$/;
       const [, repo, ref, path, to, mode] = pattern.exec(line.trim()) ?? [];
@@ -377,14 +415,15 @@ function parsePairs(
   text: string,
   isValueOptional = false,
 ): ([name: string, value: string] | null)[] {
-  return text
-    .split('\n')
-    .filter((line) => line.trim())
-    .map((line) => {
-      const at = line.indexOf('=');
-      if (at < 0) return isValueOptional ? [line.trim(), ''] : null;
-      return at === 0 ? null : [line.slice(0, at).trim(), line.slice(at + 1)];
-    });
+  return readLines(text).map((line) => {
+    const at = line.indexOf('=');
+    if (at < 0) return isValueOptional ? [line.trim(), ''] : null;
+    return at === 0 ? null : [line.slice(0, at).trim(), line.slice(at + 1)];
+  });
+}
+
+function readLines(text: string): string[] {
+  return text.split('\n').filter((line) => line.trim());
 }
 
 function matches(pattern: string | null, text: string): boolean {

@@ -30,7 +30,7 @@ export function JobFields({
           <Select
             value={draft.namespace}
             onChange={({ target }) => {
-              set({ namespace: target.value, repo: '' });
+              set({ namespace: target.value, repo: '', snapshot: '' });
               onNamespace(target.value);
             }}
           >
@@ -69,7 +69,7 @@ export function JobFields({
                 list="repositories"
                 value={draft.repo}
                 placeholder={`${draft.namespace}/code`}
-                onChange={({ target }) => set({ repo: target.value })}
+                onChange={({ target }) => set({ repo: target.value, snapshot: '' })}
               />
             </Field>
             <datalist id="repositories">
@@ -80,11 +80,15 @@ export function JobFields({
             <Field
               label="Branch"
               problem={problems.branch}
-              hint="Default: main if it exists, otherwise the default branch."
+              hint={
+                draft.snapshot
+                  ? 'Default: the working directory with which the job ran.'
+                  : 'Default: main if it exists, otherwise the default branch.'
+              }
             >
               <Input
                 value={draft.branch}
-                onChange={({ target }) => set({ branch: target.value })}
+                onChange={({ target }) => set({ branch: target.value, snapshot: '' })}
               />
             </Field>
           </>
@@ -144,6 +148,17 @@ export function AdvancedFields({ draft, options, problems, set }: FieldsProps) {
           value={draft.outputPath}
           placeholder="out"
           onChange={({ target }) => set({ outputPath: target.value })}
+        />
+      </Field>
+      <Field
+        label="Test reports"
+        problem={problems.testReports}
+        hint="JUnit files of the tests. One path or pattern per line, such as reports/*.xml"
+      >
+        <TextArea
+          rows={2}
+          value={draft.testReports}
+          onChange={({ target }) => set({ testReports: target.value })}
         />
       </Field>
       <Field label="Region" problem={problems.region}>

@@ -2,7 +2,7 @@ import { formatMoney } from '../../../ui/format.ts';
 import { InstallHint, TerminalBox, TokenHint } from '../../../ui/terminal-box.tsx';
 import { type Draft, pricePerHour, toCreateInput } from './draft.ts';
 import type { JobOptions } from './queries.ts';
-import { formatJobCurl, formatJobGraphql, formatLoamRun } from './request.ts';
+import { formatJobCurl, formatJobGraphql, formatLoamRun, isRestEnough } from './request.ts';
 
 /** The price of the job, and the form as a command or a request. */
 export function RequestPreview({ draft, options }: { draft: Draft; options: JobOptions }) {
@@ -38,7 +38,7 @@ export function RequestPreview({ draft, options }: { draft: Draft; options: JobO
                       Values of secrets are not shown here.
                     </p>
                   )}
-                  {!input.repo && (
+                  {(!input.repo || input.snapshot) && (
                     <p>In a clone of a repository, the job also gets your working directory.</p>
                   )}
                   <InstallHint />
@@ -50,26 +50,16 @@ export function RequestPreview({ draft, options }: { draft: Draft; options: JobO
               text: formatJobCurl(input, location.origin),
               hint: (
                 <>
-                  {(input.secrets ||
-                    input.secretNames ||
-                    input.variableNames ||
-                    input.labels ||
-                    input.volumes ||
-                    input.cache ||
-                    input.checkpointPath ||
-                    input.checks ||
-                    input.holdOnFailureMinutes ||
-                    input.shellAccess) && (
+                  {!isRestEnough(input) && (
                     <p>
-                      Secrets, stored variables, labels, volumes, caches, checkpoints, checks, the
-                      hold and shells can only be set with loam or GraphQL.
+                      The request leaves out settings that can only be set with loam or GraphQL.
                     </p>
                   )}
                   <TokenHint />
                 </>
               ),
             },
-            { client: 'GraphQL', text: formatJobGraphql(input, options) },
+            { client: 'GraphQL', text: formatJobGraphql(input) },
           ]}
         />
       </section>

@@ -53,6 +53,7 @@ export const RerunQuery = graphql(`
       repo
       branch
       commitSha
+      snapshot
       image
       gpu
       gpuCount
@@ -61,10 +62,15 @@ export const RerunQuery = graphql(`
       diskGb
       region
       timeoutMinutes
+      maxCost
+      idleTimeoutMinutes
       retries
       holdOnFailureMinutes
       shellAccess
       outputPath
+      testReports
+      needs { when job { id name status } array { id name counts { status count } } }
+      concurrency { group onConflict }
       inputs { jobName path to }
       repositoryInputs { repo ref path to readOnly }
       volumes { name to readOnly }
