@@ -12,6 +12,7 @@ import {
 import type { TestCase } from '../reports/junit.ts';
 import { readTests } from '../reports/pages.ts';
 import { readSummary } from '../reports/store.ts';
+import { JobMatrixValue } from './dependencies.ts';
 import { Job } from './jobs.ts';
 
 const TestStatus = builder.enumType('TestStatus', {
@@ -175,6 +176,10 @@ const TrackedTestRef = builder.objectRef<TrackedTest>('TrackedTest').implement({
     runJob: t.exposeString('runJob', {
       nullable: true,
       description: 'The name of its job in the file of the run; null outside a run.',
+    }),
+    matrixValues: t.expose('matrixValues', {
+      type: [JobMatrixValue],
+      description: 'The values of its job in a matrix; empty for other jobs.',
     }),
     isFlaky: t.exposeBoolean('isFlaky', {
       description: 'Whether it failed and passed on the same commit.',

@@ -5,6 +5,7 @@
 import { setImmediate as yieldToEventLoop } from 'node:timers/promises';
 import type { Viewer } from '../../identity/permissions.ts';
 import type { Db } from '../../platform/database/client.ts';
+import { type MatrixValue, readMatrixValues } from '../record/matrix-values.ts';
 import { visibleTo } from '../record/visibility.ts';
 import type { TestCase, TestStatus } from './junit.ts';
 import { hasKey, keyOf, readTests } from './pages.ts';
@@ -27,6 +28,7 @@ export type TestResult = {
 /** `isFlaky`: it failed and passed on the same commit. `results`: the newest first. */
 export type TrackedTest = Pick<TestCase, 'name' | 'className' | 'suite'> & {
   runJob: string | null;
+  matrixValues: MatrixValue[];
   isFlaky: boolean;
   results: TestResult[];
 };
@@ -65,10 +67,19 @@ export async function readTestHistory(
     const keys = new Set<bigint>();
     for (const { name, className, suite } of failed) {
       const { runJob } = report.job;
+      const matrixValues = readMatrixValues(report.job);
       const key = keyOf(report.job, { name, className, suite });
       keys.add(key);
       if (found.size < MAX_FAILED && !found.has(key))
-        found.set(key, { name, className, suite, runJob, isFlaky: false, results: [] });
+        found.set(key, {
+          name,
+          className,
+          suite,
+          runJob,
+          matrixValues,
+          isFlaky: false,
+          results: [],
+        });
     }
     failedKeys.push(keys);
   }

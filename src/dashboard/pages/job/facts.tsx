@@ -161,7 +161,11 @@ export function JobSettings({ job }: { job: JobData }) {
         )}
         {job.outputs.length > 0 && (
           <Setting name="Outputs">
-            <ul className="space-y-1">
+            <ul
+              // biome-ignore lint/a11y/noNoninteractiveTabindex: scrolled by keyboard
+              tabIndex={0}
+              className="max-h-60 space-y-1 overflow-auto"
+            >
               {job.outputs.map(({ name, value }) => (
                 <li key={name}>
                   <code className="break-all">

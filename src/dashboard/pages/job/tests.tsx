@@ -1,12 +1,13 @@
 import { useState } from 'react';
 import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import { Button } from '../../ui/button.tsx';
-import { Field, Select } from '../../ui/field.tsx';
-import { formatCount } from '../../ui/format.ts';
+import { Select } from '../../ui/field.tsx';
+import { formatCount, formatDuration } from '../../ui/format.ts';
 import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import type { JobData } from './facts.tsx';
 
-const PAGE = 50;
+/** Few, because the log follows the tests. */
+const PAGE = 20;
 
 const TestsQuery = graphql(`
   query JobTests($namespace: String!, $name: String!, $status: TestStatus, $first: Int!, $offset: Int!) {
@@ -55,10 +56,12 @@ export function Tests({ job }: { job: JobData }) {
       <h2 id="tests" className="mb-2">
         Tests
       </h2>
-      <div className="mb-2 flex flex-wrap items-end gap-x-4 gap-y-2">
+      <div className="mb-2 flex flex-wrap items-center gap-x-4 gap-y-2">
         <p className="flex-1 text-sm">{describeTests(counts)}</p>
-        <Field label="Result">
+        {counts.total > 0 && (
           <Select
+            aria-label="Result"
+            className="w-auto py-1 text-sm"
             value={status}
             onChange={({ target }) => {
               setStatus(target.value as Status | '');
@@ -70,13 +73,13 @@ export function Tests({ job }: { job: JobData }) {
             <option value="SKIPPED">Skipped</option>
             <option value="PASSED">Passed</option>
           </Select>
-        </Field>
+        )}
       </div>
       <Load asked={asked} of={(data) => data.job?.testReport} what="tests">
         {({ tests, problems }) => (
           <>
             {problems.length > 0 && (
-              <ul className="mb-2 list-inside list-disc text-sm break-words text-dim">
+              <ul className="mb-2 list-disc pl-5 text-sm break-words text-dim">
                 {problems.map((problem) => (
                   <li key={problem}>{problem}</li>
                 ))}
@@ -89,6 +92,9 @@ export function Tests({ job }: { job: JobData }) {
                   <TestRow key={`${offset + index}`} test={test} />
                 ))}
               </ul>
+            )}
+            {status && total === 0 && (
+              <p className="text-sm text-dim">No {LOOKS[status].text} tests</p>
             )}
             {total > PAGE && (
               <div className="mt-2 flex items-center gap-2 text-sm">
@@ -124,6 +130,11 @@ export function describeTests({
   return `${formatCount(total, 'test')}: ${failed} failed${others}`;
 }
 
+function formatMs(ms: number): string {
+  if (ms < 1_000) return `${ms} ms`;
+  return ms < 60_000 ? `${(ms / 1_000).toFixed(1)} s` : formatDuration(Math.round(ms / 1_000));
+}
+
 const LOOKS: Record<Status, { text: string; look: string }> = {
   FAILED: { text: 'failed', look: 'text-bad' },
   SKIPPED: { text: 'skipped', look: 'text-dim' },
@@ -141,17 +152,19 @@ function TestRow({ test }: { test: Test }) {
         <span className="min-w-0 flex-1 break-words">
           <strong>{name}</strong> <span className="text-dim">{className || suite}</span>
         </span>
-        {durationMs !== null && <span className="text-dim tabular-nums">{durationMs} ms</span>}
+        {durationMs !== null && (
+          <span className="text-dim tabular-nums">{formatMs(durationMs)}</span>
+        )}
       </div>
       {message && <p className="mt-1 break-words whitespace-pre-wrap">{message}</p>}
       {hasMore && (
         <details className="mt-1" open={status === 'FAILED' && !message}>
           <summary>Details</summary>
-          {[details, output].map(
-            (part) =>
+          {Object.entries({ details, output }).map(
+            ([name, part]) =>
               part && (
                 <pre
-                  key={part}
+                  key={name}
                   // biome-ignore lint/a11y/noNoninteractiveTabindex: scrollable content must be reachable with the keyboard.
                   tabIndex={0}
                   className="mt-1 max-h-96 overflow-auto rounded-md bg-sunken p-3 text-[12.5px] leading-5"

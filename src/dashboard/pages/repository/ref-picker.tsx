@@ -16,19 +16,30 @@ const RefsQuery = graphql(`
   }
 `);
 
-/** Selects the branch, tag or commit to show. The URL stores the selection. */
-export function RefPicker({ namespace, name }: { namespace: string; name: string }) {
+/**
+ * Selects the branch, tag or commit to show. The URL stores the selection.
+ * @param props.onlyBranches the page has nothing to show for tags and commits
+ */
+export function RefPicker({
+  namespace,
+  name,
+  onlyBranches = false,
+}: {
+  namespace: string;
+  name: string;
+  onlyBranches?: boolean;
+}) {
   const navigate = useNavigate();
   const search = useSearch({ strict: false }) as Search;
   const asked = useRetryingQuery({ query: RefsQuery, variables: { namespace, name } });
   const { defaultBranch = '', branches, tags } = asked.data?.repository ?? {};
   const current = search.ref || defaultBranch;
   const branchNames = branches?.nodes.map((each) => each.name) ?? [];
-  const tagNames = tags?.nodes.map((each) => each.name) ?? [];
+  const tagNames = onlyBranches ? [] : (tags?.nodes.map((each) => each.name) ?? []);
   const isUnlisted = current && !branchNames.includes(current) && !tagNames.includes(current);
   return (
     <Select
-      aria-label="Branch, tag or commit"
+      aria-label={onlyBranches ? 'Branch' : 'Branch, tag or commit'}
       value={current}
       onChange={({ target }) =>
         navigate({

@@ -1,16 +1,27 @@
 import { Link, useSearch } from '@tanstack/react-router';
-import { graphql } from '../../graphql/graphql.ts';
+import { Check, X } from 'lucide-react';
+import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import type { Search } from '../../root.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { formatCount } from '../../ui/format.ts';
 import { Load, useRetryingQuery } from '../../ui/load.tsx';
+import { describeValues } from '../jobs/job-row.tsx';
 import { type RepositoryData, RepositoryFrame } from './frame.tsx';
+import { RefPicker } from './ref-picker.tsx';
 
 /** The tests of a branch that failed lately, and which of them are flaky. */
 export default function RepositoryTests() {
   return (
     <RepositoryFrame tab="Tests" within="Jobs">
-      {(repository) => <History repository={repository} />}
+      {(repository) =>
+        repository.branchCount === 0 ? (
+          <Empty title="No tests yet">
+            <NoReports />
+          </Empty>
+        ) : (
+          <History repository={repository} />
+        )
+      }
     </RepositoryFrame>
   );
 }
@@ -23,7 +34,7 @@ const HistoryQuery = graphql(`
         branch
         reports
         tests {
-          name className suite runJob isFlaky
+          name className suite runJob matrixValues { key value } isFlaky
           results { status namespace job attempt commitSha }
         }
       }
@@ -39,20 +50,24 @@ function History({ repository: { namespace, name } }: { repository: RepositoryDa
   });
   return (
     <section aria-labelledby="tests" className="space-y-3">
-      <h2 id="tests">Failed tests</h2>
+      <div className="flex flex-wrap items-center gap-3">
+        <h2 id="tests" className="flex-1">
+          Failed tests
+        </h2>
+        <RefPicker namespace={namespace} name={name} onlyBranches />
+      </div>
       <Load asked={asked} of={(data) => data.repository?.testHistory} what="tests">
         {({ branch, reports, tests }) =>
           tests.length === 0 ? (
-            <Empty title={`No failed tests on ${branch}`} level={3}>
-              <p>
-                {reports > 0 ? (
-                  `All tests of the last ${formatCount(reports, 'report')} passed.`
-                ) : (
-                  <>
-                    Jobs leave reports in JUnit files that their <code>test_reports</code> name.
-                  </>
-                )}
-              </p>
+            <Empty
+              title={reports > 0 ? `No failed tests on ${branch}` : `No test reports on ${branch}`}
+              level={3}
+            >
+              {reports > 0 ? (
+                <p>No test failed in the last {formatCount(reports, 'report')}.</p>
+              ) : (
+                <NoReports />
+              )}
             </Empty>
           ) : (
             <>
@@ -61,15 +76,18 @@ function History({ repository: { namespace, name } }: { repository: RepositoryDa
               </p>
               <ul className="rows text-sm">
                 {tests.map((test) => (
-                  <li
-                    key={[test.runJob, test.suite, test.className, test.name].join('\n')}
-                    className="flex flex-wrap items-center gap-x-4 gap-y-1"
-                  >
+                  <li key={keyOf(test)} className="flex flex-wrap items-center gap-x-4 gap-y-1">
                     <div className="min-w-0 flex-1 basis-56 break-words">
                       <strong>{test.name}</strong>{' '}
                       {test.isFlaky && <span className="text-warn">Flaky</span>}
                       <span className="block text-dim">
-                        {[test.runJob, test.className || test.suite].filter(Boolean).join(', ')}
+                        {[
+                          test.runJob,
+                          describeValues(test.matrixValues),
+                          test.className || test.suite,
+                        ]
+                          .filter(Boolean)
+                          .join(', ')}
                       </span>
                     </div>
                     <span className="flex flex-wrap gap-1">
@@ -91,6 +109,25 @@ function History({ repository: { namespace, name } }: { repository: RepositoryDa
   );
 }
 
+function NoReports() {
+  return (
+    <p>
+      Tests appear here after a job with <code>test_reports</code> has written JUnit files:{' '}
+      <a href="/docs/reports" className="link">
+        Test reports
+      </a>
+    </p>
+  );
+}
+
+type Test = NonNullable<
+  NonNullable<ResultOf<typeof HistoryQuery>['repository']>['testHistory']
+>['tests'][number];
+
+function keyOf({ runJob, matrixValues, suite, className, name }: Test): string {
+  return JSON.stringify([runJob, matrixValues, suite, className, name]);
+}
+
 type ResultData = { status: string; namespace: string; job: string; attempt: number };
 
 function Result({ result: { status, namespace, job, attempt } }: { result: ResultData }) {
@@ -101,9 +138,9 @@ function Result({ result: { status, namespace, job, attempt } }: { result: Resul
       params={{ namespace, job }}
       title={`${text} in ${job}, attempt ${attempt}`}
       aria-label={`${text} in ${job}, attempt ${attempt}`}
-      className={status === 'FAILED' ? 'text-bad' : 'text-dim'}
+      className={`inline-flex size-6 items-center justify-center rounded hover:bg-hover ${status === 'FAILED' ? 'bg-bad-soft text-bad' : 'text-dim'}`}
     >
-      {status === 'FAILED' ? '✕' : '✓'}
+      {status === 'FAILED' ? <X size={15} aria-hidden /> : <Check size={15} aria-hidden />}
     </Link>
   );
 }
