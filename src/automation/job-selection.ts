@@ -34,6 +34,8 @@ export type PlannedJob = {
   combination: Combination;
   settings: JobSettings;
   needs: readonly PlannedNeed[];
+  /** The jobs whose outputs it gets, in the order of the file: positions in the list, and ids of jobs of an earlier run. */
+  outputsOf: readonly (string | number)[];
   maxParallel: number | null;
   inputs: readonly InputRequest[];
 };
@@ -166,12 +168,14 @@ export function hasPathFilters({ jobs }: JobFile): boolean {
 /**
  * Lists the jobs to create, each after those that it needs.
  * @param names as of `selectJobs`; needs of jobs that are not among them are left out
+ * @param earlier ids of jobs of an earlier run whose outputs replace those of jobs that are left out, by their name in the file
  */
 export function planJobs(
   file: JobFile,
   names: readonly string[],
   branch: string,
   inputs: readonly RunValue[] = [],
+  earlier: ReadonlyMap<string, readonly string[]> = new Map(),
 ): PlannedJob[] {
   const planned: PlannedJob[] = [];
   const positions = new Map<string, number[]>();
@@ -187,17 +191,24 @@ export function planJobs(
         combination,
         settings: toRequest({ name, job, defaults: file.defaults, branch, combination, inputs }),
         needs: [],
+        outputsOf: [],
         maxParallel: job.max_parallel ?? null,
         inputs: toInputs(job),
       });
     }
   }
-  return planned.map((job) => ({
-    ...job,
-    needs: (file.jobs.get(job.key)?.needs ?? []).flatMap(({ job: needed, when }) =>
-      (positions.get(needed) ?? []).map((position) => ({ job: position, when })),
-    ),
-  }));
+  return planned.map((job) => {
+    const needs = file.jobs.get(job.key)?.needs ?? [];
+    return {
+      ...job,
+      needs: needs.flatMap(({ job: needed, when }) =>
+        (positions.get(needed) ?? []).map((position) => ({ job: position, when })),
+      ),
+      outputsOf: needs.flatMap(({ job: needed }) => [
+        ...(positions.get(needed) ?? earlier.get(needed) ?? []),
+      ]),
+    };
+  });
 }
 
 /** The checks of the file exclude circles. */

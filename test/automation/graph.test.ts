@@ -273,6 +273,31 @@ test('a failure fails the run, and only what did not succeed is run again', asyn
   expect(started.map(({ env }) => env.STYLE)).toEqual(['good', 'good']);
 });
 
+test('the job that is last in needs gives an output of several jobs, also after a rerun of failed jobs', async () => {
+  const output = (name: string) => `echo V=${name} > $JOB_OUTPUTS`;
+  const finished = (name: string) => `{ job: ${name}, when: finished }`;
+  await create(
+    'order',
+    `jobs:
+  early: { on: { push: true }, matrix: { command: ["${output('early-1')}", "${output('early-2')}"] }, command: matrix }
+  again: { on: { push: true }, command: "${output('again')}; exit 3" }
+  early_last: { needs: [${finished('again')}, early], command: exit 3 }
+  again_last: { needs: [early, ${finished('again')}], command: exit 3 }
+`,
+  );
+  for (let number = 1; number <= 3; number++) {
+    const { id, jobs } = await ended('order', number);
+    const outputOf = (key: string) => {
+      const { name } = jobs.find(({ runJob }: { runJob: string }) => runJob === key);
+      return runner.started.find(({ job }) => job.name === name)?.env.V;
+    };
+    const names = jobs.map(({ runJob }: { runJob: string }) => runJob);
+    expect(names.includes('early')).toBe(number === 1);
+    expect([outputOf('early_last'), outputOf('again_last')]).toEqual(['early-2', 'again']);
+    await ada.gql(RERUN, { input: { id, failedOnly: true } });
+  }
+});
+
 test('a need for the failure of a matrix is met once all its jobs have ended and one has failed', async () => {
   const sha = await create(
     'matrix',

@@ -82,7 +82,7 @@ export type NewRun = {
   rerunOfId?: string;
   /** Jobs of an earlier run that have ended already: name in the file → name of the job. */
   earlier?: ReadonlyMap<string, string>;
-  /** Ids of jobs that are not in the run, whose outputs its jobs get: by name in the file. */
+  /** Ids of jobs that are not in the run, whose outputs its jobs get: by the name in the file that these jobs have. */
   earlierOutputs?: ReadonlyMap<string, readonly string[]>;
   /** The repository inputs of jobs of an earlier run, whose commits are kept: by name in the file. */
   earlierInputs?: ReadonlyMap<string, readonly RepositoryInput[]>;
@@ -121,7 +121,9 @@ export async function createRun(
   }
   const { readInputs = ({ jobs }) => defaultRunInputs(jobs, names) } = run;
   const inputs = file ? readInputs(file, names) : [];
-  const planned = file ? planJobs(file, names, shortRefName(run.ref), inputs) : [];
+  const planned = file
+    ? planJobs(file, names, shortRefName(run.ref), inputs, run.earlierOutputs)
+    : [];
   const plan: RunPlan = file
     ? names.map((name) => ({
         name,
@@ -300,7 +302,7 @@ async function findExistingUser(tx: Db, id: string | null): Promise<string | nul
 type JobsToStart = {
   id: string;
   repository: RunRepository;
-  run: Pick<NewRun, 'ref' | 'commit' | 'earlier' | 'earlierOutputs' | 'keepsText' | 'hasMoved'>;
+  run: Pick<NewRun, 'ref' | 'commit' | 'earlier' | 'keepsText' | 'hasMoved'>;
   planned: readonly PlannedJob[];
   /** Of `findInputCommits`. */
   repositoryInputs: ReadonlyMap<string, readonly RepositoryInput[]>;
@@ -354,7 +356,7 @@ export async function startJobs(
       ),
       repositoryInputs: repositoryInputs.get(job.key) ?? [],
       needs: job.needs,
-      outputsOf: run.earlierOutputs?.get(job.key),
+      outputsOf: job.outputsOf,
       matrix: toMatrix(job, byKey),
       maxParallel: job.maxParallel,
     })),

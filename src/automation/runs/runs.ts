@@ -290,7 +290,7 @@ export async function rerunRun<S extends Select>(
     hasMoved: await hasRefMoved(services, run),
     selectJobs: (parsed) =>
       failedOnly ? selectUnsuccessful(parsed, run.jobNames, succeeded) : run.jobNames,
-    earlierOutputs: failedOnly ? listEarlierOutputs(jobs, succeeded) : new Map(),
+    ...(failedOnly && { earlierOutputs: await listEarlierOutputs(services.db, jobs, succeeded) }),
     earlier: new Map(
       jobs.flatMap(({ name, runJob, array }) => (runJob ? [[runJob, array?.name ?? name]] : [])),
     ),
@@ -303,19 +303,24 @@ export async function rerunRun<S extends Select>(
   return readRun(services.db, newId, select);
 }
 
-/** The jobs whose outputs each job got, by its name in the file, without those that run again: they have not succeeded. */
-function listEarlierOutputs(
+/** Ids of the jobs that succeeded in the run, and of those before it whose outputs its jobs got: by their name in the file. */
+async function listEarlierOutputs(
+  db: Db,
   jobs: readonly { id: string; runJob: string | null; outputsOf: string[] }[],
   succeeded: ReadonlySet<string>,
-): Map<string, string[]> {
-  const again = new Set(
-    jobs.flatMap(({ id, runJob }) => (runJob && !succeeded.has(runJob) ? [id] : [])),
-  );
-  return new Map(
-    jobs.flatMap(({ runJob, outputsOf }) =>
-      runJob ? [[runJob, outputsOf.filter((id) => !again.has(id))]] : [],
-    ),
-  );
+): Promise<Map<string, string[]>> {
+  const own = new Set(jobs.map(({ id }) => id));
+  const ids = new Set(jobs.flatMap(({ outputsOf }) => outputsOf)).difference(own);
+  const before = await db.job.findMany({
+    where: { id: { in: [...ids] } },
+    select: { id: true, runJob: true },
+    orderBy: { id: 'asc' },
+  });
+  const sources = [...before, ...jobs.filter(({ runJob }) => runJob && succeeded.has(runJob))];
+  const byName = new Map<string, string[]>();
+  for (const { id, runJob } of sources)
+    if (runJob !== null) byName.set(runJob, [...(byName.get(runJob) ?? []), id]);
+  return byName;
 }
 
 async function findRunForAction(

@@ -103,7 +103,7 @@ const COLUMN_DEFAULTS = {
 
 /** A job whose creation was permitted (`prepareJob` in `jobs.ts`), without an id. */
 export type PreparedJob = {
-  data: Omit<JobData, 'id' | 'secrets'>;
+  data: Omit<JobData, 'id' | 'secrets' | 'outputsOf'>;
   secrets: Readonly<Record<string, string>>;
   labels: readonly { key: string; value: string }[];
   /** The entry for the audit log. For an array, it is about the first job. */
@@ -114,6 +114,8 @@ export type JobToInsert = {
   job: PreparedJob;
   /** Jobs that must have ended: existing ones, and earlier entries of the same list by their index. */
   needs?: readonly (Need | { index: number; when: NeedCondition })[];
+  /** The jobs whose outputs it gets, in the order of the needs: ids of existing jobs, and indexes of earlier entries. */
+  outputsOf?: readonly (string | number)[];
   /** Inserts that many jobs instead of one. */
   array?: ArrayRequest | null;
   /** The name of the job in the file of the run. */
@@ -227,8 +229,8 @@ async function insertEntries(
     const isMany = count > MAX_UNBLOCKED;
     const isWatched = run !== undefined || neededHere.has(index);
     const matrix = matrices.get(entry.matrix ?? '');
-    const outputsOf = (entry.needs ?? []).flatMap((need) =>
-      'index' in need ? earlierJobs(inserted, need.index).map(({ id }) => id) : [],
+    const outputsOf = (entry.outputsOf ?? []).flatMap((source) =>
+      typeof source === 'string' ? source : earlierJobs(inserted, source).map(({ id }) => id),
     );
     const job = {
       ...entry,
@@ -275,11 +277,10 @@ async function insertMatrices(
   return found;
 }
 
-type Entry = Omit<JobToInsert, 'needs' | 'matrix'> & {
+type Entry = Omit<JobToInsert, 'needs' | 'outputsOf' | 'matrix'> & {
   /** The array of its matrix. */
   part: { arrayId: string; isFirst: boolean } | null;
   needs: readonly Need[];
-  /** Ids of the needed jobs of the same list. */
   outputsOf: readonly string[];
   namespace: { id: string; name: string };
   run: { id: string } | undefined;
@@ -321,7 +322,7 @@ async function insertEntry(
   const columns = {
     ...shared,
     inputs: JSON.stringify(linkInputs(JSON.parse(data.inputs), needs)),
-    outputsOf: [...data.outputsOf, ...entry.outputsOf],
+    outputsOf: entry.outputsOf,
     ...(array && { arrayId, arraySize: array.size }),
     ...(part && { arrayId: part.arrayId }),
     runId: run?.id ?? null,

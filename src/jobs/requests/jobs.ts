@@ -195,7 +195,7 @@ export type NewJob = {
   runId?: string;
   /** For a rerun: the place of the original in its array. */
   arrayPlace?: { arrayIndex: number | null; arraySize: number | null };
-  /** Ids of existing jobs whose outputs it gets. */
+  /** Ids of the jobs whose outputs it gets, in the order of the needs. */
   outputsOf?: readonly string[];
   /** The values of its combination of a matrix; none for other jobs. */
   matrixValues?: readonly MatrixValue[];
@@ -214,9 +214,9 @@ export async function insertJob<S extends Select>(
   newJob: NewJob,
   select: S,
 ): Promise<Row<S>> {
-  const { namespace, request } = newJob;
+  const { namespace, request, outputsOf } = newJob;
   const { needs, array } = request;
-  const job = { job: await prepareJob(services, viewer, newJob), needs, array };
+  const job = { job: await prepareJob(services, viewer, newJob), needs, array, outputsOf };
   const insert = () => {
     // The statement that inserts a job does not see the labels and needs that it inserts.
     if ('labels' in select || 'needs' in select)
@@ -289,7 +289,6 @@ export async function prepareJob(
     source,
     arrayPlace,
     matrixValues = [],
-    outputsOf = [],
     commandFromRef = false,
   } = newJob;
   const {
@@ -339,7 +338,6 @@ export async function prepareJob(
     ),
     checks: JSON.stringify(checks),
     volumes: JSON.stringify(resolveVolumes(services.config.volumes, namespace.name, volumes)),
-    outputsOf: [...outputsOf],
     commandFromRef,
     identity: toJobCredentials(credentials, services.urls.base),
     costPerHour: costPerHour(settings, services.config.hardware.current).toFixed(),

@@ -35,8 +35,8 @@ type RunJob = {
   needs: readonly { job: number; when: NeedCondition }[];
   /** The name of the array of its matrix, and the values of its combination; null without a matrix. */
   matrix: { name: string; values: readonly MatrixValue[] } | null;
-  /** Ids of jobs of an earlier run whose outputs it gets, because they are not in this run. */
-  outputsOf?: readonly string[] | undefined;
+  /** The jobs whose outputs it gets, in the order of the needs: positions in the list, and ids of jobs of an earlier run. */
+  outputsOf: readonly (string | number)[];
   /** How many jobs with the same key may run at once. */
   maxParallel: number | null;
 };
@@ -62,15 +62,7 @@ export async function insertRunJobs(
 ): Promise<void> {
   const siblings = listSiblings(jobs);
   const prepared: JobToInsert[] = [];
-  for (const {
-    key,
-    request,
-    repositoryInputs,
-    needs,
-    matrix,
-    maxParallel,
-    outputsOf = [],
-  } of jobs) {
+  for (const { key, request, repositoryInputs, needs, matrix, maxParallel, outputsOf } of jobs) {
     const { inputs: named } = request;
     const job = await resolveInputs({ db: tx }, creator, namespace.id, named, { siblings })
       .then((inputs) =>
@@ -80,7 +72,6 @@ export async function insertRunJobs(
           source,
           runId,
           matrixValues: matrix?.values ?? [],
-          outputsOf,
           commandFromRef: isFromRef,
         }),
       )
@@ -93,6 +84,7 @@ export async function insertRunJobs(
       matrix: matrix?.name ?? null,
       maxParallel,
       needs: needs.map((need) => ({ index: need.job, when: need.when })),
+      outputsOf,
     });
   }
   await insertJobs(services, tx, { namespace, jobs: prepared, run: { id: runId } }).catch((error) =>
