@@ -52,6 +52,7 @@ beforeAll(async () => {
     `HEAD:refs/heads/${HOSTILE_BRANCH}`,
   ]);
   const source = { namespace: 'ada', name: 'source', repo: 'ada/code', outputPath: 'out' };
+  await submit(ada, { ...source, name: 'earlier', command: 'true' });
   await submit(ada, { ...source, command: 'echo x > out/x' });
   for (const name of ['ANY', 'OTHER'])
     await ada.gql('mutation ($i: SetSecretInput!) { setSecret(input: $i) { secret { name } } }', {
@@ -169,7 +170,10 @@ const DRAFTS: [name: string, changes: Partial<Draft>][] = [
         permissions: { repo: null, jobs: 'WRITE' },
         idTokens: [{ variable: 'CLOUD', audience: `https://it's/$HOME?"a"` }],
         checks: [{ metric: 'loss', max: 0.5 }],
-        needs: [{ job: 'source', when: 'FINISHED' }],
+        needs: [
+          { job: 'source', when: 'FINISHED' },
+          { job: 'earlier', when: 'FINISHED' },
+        ],
         concurrency: { group: `it's "$HOME"`, onConflict: 'CANCEL_RUNNING' },
         maxCost: '1.50',
         idleTimeoutMinutes: 30,

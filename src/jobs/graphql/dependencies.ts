@@ -141,6 +141,13 @@ export const JobArray = builder.objectRef<ArrayRow>('JobArray').implement({
 /** A row of `job_needs`, or all rows of an array that is needed as a whole. */
 type NeedRow = Prisma.JobNeedGetPayload<object>;
 
+/** In the order in which they were given, which decides about outputs of the same name; needs that only give files come last. */
+export function orderNeeds(outputsOf: readonly string[], needs: readonly NeedRow[]): NeedRow[] {
+  const places = new Map(outputsOf.map((id, place) => [id, place]));
+  const placeOf = ({ neededId }: NeedRow) => places.get(neededId) ?? outputsOf.length;
+  return [...needs].sort((a, b) => placeOf(a) - placeOf(b));
+}
+
 /** Keeps one need of those that name all jobs of an array. */
 export function foldNeeds(needs: readonly NeedRow[]): NeedRow[] {
   const seen = new Set<string>();

@@ -46,7 +46,14 @@ import { readVolumes } from '../volumes/volumes.ts';
 import { AttemptConnection } from './attempts.ts';
 import { JobCacheRef } from './caches.ts';
 import { MetricCheckRef } from './checks.ts';
-import { foldNeeds, JobArray, JobConcurrency, JobMatrixValue, JobNeed } from './dependencies.ts';
+import {
+  foldNeeds,
+  JobArray,
+  JobConcurrency,
+  JobMatrixValue,
+  JobNeed,
+  orderNeeds,
+} from './dependencies.ts';
 import { Gpu, JobSort, JobStatus, Region, ShellAccess } from './enums.ts';
 import { JobFilter, JobLabel } from './filters.ts';
 import { JobInputArtifacts, JobInputRepository } from './inputs.ts';
@@ -313,8 +320,8 @@ export const Job = builder.prismaNode('Job', {
     needs: t.field({
       type: [JobNeed],
       description: 'The jobs that must have ended before this job starts.',
-      select: { needs: { orderBy: { neededId: 'asc' } } },
-      resolve: ({ needs }) => foldNeeds(needs),
+      select: { outputsOf: true, needs: { orderBy: { neededId: 'asc' } } },
+      resolve: ({ outputsOf, needs }) => foldNeeds(orderNeeds(outputsOf, needs)),
     }),
     array: t.field({
       type: JobArray,
