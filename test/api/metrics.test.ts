@@ -70,7 +70,7 @@ async function makeTraffic(app: TestApp): Promise<void> {
     namespace: 'ada',
     repo: 'ada/code',
     name: 'good',
-    command: 'echo a; echo b',
+    command: 'echo a; echo b; echo done > $JOB_SUMMARY',
   });
   await submit(ada, { namespace: 'ada', repo: 'ada/code', name: 'bad', command: 'exit 3' });
   await until(ada, 'ada', 'good', 'SUCCEEDED');
@@ -154,6 +154,8 @@ test('a scrape after traffic has the right values, and the metrics that docs/mon
   is('loam_job_attempts_total', { outcome: 'failed' }, 1);
   is('loam_job_log_lines_total', {}, 3);
   is('loam_job_metric_points_total', {}, 0);
+  is('loam_job_results_total', { kind: 'summary', result: 'stored' }, 1);
+  is('loam_job_results_total', { kind: 'tests', result: 'failed' }, 0);
   is('loam_job_queue_wait_seconds_count', { gpu: 'none', region: 'us-east-1' }, 3);
   is('loam_machine_gpus', { machine: 'box' }, 0);
   is('loam_job_slots', {}, app.config.jobSlots);

@@ -52,8 +52,7 @@ export async function storeSummaryFile(
   { handle, mask, signal }: { handle: Handle; mask: Mask; signal: AbortSignal },
 ): Promise<string | null> {
   const wanted = { name: RESULT_FILES.JOB_SUMMARY, maxBytes: SUMMARY_BYTES };
-  const what = 'The summary was not stored';
-  return explain(deps, attempt, what, async () => {
+  return explain(deps, attempt, 'summary', async () => {
     const file = await readResultFile(deps, handle, wanted, signal).catch((error) => {
       // They were lost with their machine, and need not have had a summary.
       if (error instanceof ArtifactsLost) return null;
@@ -61,7 +60,7 @@ export async function storeSummaryFile(
     });
     if (file === 'unreadable')
       throw new ArtifactsNotKept('JOB_SUMMARY must be a file of at most 1 MiB, and no link.');
-    if (file !== null) await storeSummary(deps, attempt, file, mask);
+    return file !== null && (await storeSummary(deps, attempt, file, mask));
   });
 }
 
@@ -71,33 +70,42 @@ export async function storeTests(
   attempt: Attempt,
   { handle, mask, signal }: { handle: Handle; mask: Mask; signal: AbortSignal },
 ): Promise<string | null> {
-  return explain(deps, attempt, 'The test reports were not stored', async () => {
+  return explain(deps, attempt, 'tests', () => {
     const files = readReportFiles(deps, handle, attempt.job.testReports, signal);
-    await storeTestReport(deps, attempt, files, mask);
+    return storeTestReport(deps, attempt, files, mask);
   });
 }
 
-/** @returns a line for the log; null: it was stored @throws transient errors */
+const NOT_STORED = {
+  summary: 'The summary was not stored',
+  tests: 'The test reports were not stored',
+};
+
+/**
+ * @param store returns whether there was anything to store
+ * @returns a line for the log; null: it was stored @throws transient errors
+ */
 async function explain(
   deps: Deps,
   { job }: Attempt,
-  what: string,
-  store: () => Promise<void>,
+  kind: keyof typeof NOT_STORED,
+  store: () => Promise<boolean>,
 ): Promise<string | null> {
   try {
-    await store();
+    if (await store()) deps.metrics.jobResult(kind, 'stored');
     return null;
   } catch (error) {
     const isLater = isDatabaseUnavailable(error) || (isTransient(error) && !isDiskFull(error));
     if (isLater || isAbort(error)) throw error;
+    deps.metrics.jobResult(kind, 'failed');
     const isExpected = error instanceof AppError || error instanceof ArtifactsNotKept;
-    if (!isExpected) deps.log.error({ err: error, job: job.id }, what);
+    if (!isExpected) deps.log.error({ err: error, job: job.id }, NOT_STORED[kind]);
     const reason = isExpected
       ? error.message
       : isDiskFull(error)
         ? 'the disk of the server is full'
         : 'the server failed to store them';
-    return `${what}: ${reason}`;
+    return `${NOT_STORED[kind]}: ${reason}`;
   }
 }
 

@@ -31,16 +31,16 @@ type ReportingAttempt = {
   };
 };
 
-/** @throws AppError 403 if the namespace has no room for it */
+/** @returns whether there was any text @throws AppError 403 if the namespace has no room for it */
 export async function storeSummary(
   deps: Deps,
   { job, number }: ReportingAttempt,
   bytes: Uint8Array,
   mask: Mask,
-): Promise<void> {
+): Promise<boolean> {
   const decoded = new TextDecoder().decode(bytes);
   const text = await mask.inSteps(decoded.replaceAll('\0', '\uFFFD'));
-  if (text.trim() === '') return;
+  if (text.trim() === '') return false;
   const size = Buffer.byteLength(text);
   await requireQuota(deps, { id: job.namespaceId, plan: job.namespace.plan }, 'storageBytes', size);
   // Nothing is stored if the job was deleted meanwhile, and an attempt that was taken for lost replaces nothing of a later one.
@@ -50,6 +50,7 @@ export async function storeSummary(
     on conflict (job_id) do update
       set attempt = excluded.attempt, text = excluded.text, size_bytes = excluded.size_bytes
       where job_summaries.attempt <= excluded.attempt`;
+  return true;
 }
 
 /** @throws AppError 400 if the response has no room for it, 503 */
@@ -70,15 +71,15 @@ export async function readSummary(
 /** A file of test results; `problem`: why it is not read, to complete the sentence "reports/a.xml cannot be read: …". */
 export type ReportFile = { path: string; bytes: Uint8Array } | { path: string; problem: string };
 
-/** @throws AppError 403 if the namespace has no room for it */
+/** @returns whether there were any files @throws AppError 403 if the namespace has no room for it */
 export async function storeTestReport(
   deps: Deps,
   { id: attemptId, number, job }: ReportingAttempt,
   files: AsyncIterable<ReportFile>,
   mask: Mask,
-): Promise<void> {
+): Promise<boolean> {
   const { tests: found, read, problems } = await readTests(files, mask);
-  if (read === 0 && problems.length === 0) return;
+  if (read === 0 && problems.length === 0) return false;
   const tests = orderTests(found);
   const count = (status: TestCase['status']) =>
     tests.reduce((sum, test) => sum + (test.status === status ? 1 : 0), 0);
@@ -120,6 +121,7 @@ export async function storeTestReport(
     });
     await tx.testPage.createMany({ data: pages.map((page) => ({ attemptId, ...page })) });
   });
+  return true;
 }
 
 type ReadTests = { tests: TestCase[]; read: number; problems: string[] };

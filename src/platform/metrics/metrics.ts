@@ -32,6 +32,8 @@ type CacheDirection = (typeof CACHE_DIRECTIONS)[number];
 /** `subscription`: GraphQL; `log`: log stream of REST. */
 const STREAMS = ['subscription', 'log'] as const;
 
+const JOB_RESULTS = ['summary', 'tests'] as const;
+
 const DIRECTIONS = ['upload', 'download'] as const;
 export type Direction = (typeof DIRECTIONS)[number];
 /** `broken_off`: ended by the client, or because the client lost its permission. `failed`: ended by the server. */
@@ -66,6 +68,8 @@ export type Metrics = Disposable & {
   metricPointsStored(count: number): void;
   checkpointStored(bytes: number): void;
   checkpointFailed(): void;
+  /** Counts a summary or test report that an attempt has left. */
+  jobResult(kind: (typeof JOB_RESULTS)[number], result: 'stored' | 'failed'): void;
   /** How many namespaces have a budget that is reached. */
   budgetsReached(count: number): void;
   jobsCancelledOverBudget(count: number): void;
@@ -130,6 +134,7 @@ export function createMetrics({
   const { requests, durations, inProgress, operations, operationDurations, streams } =
     defineRequestMetrics(registers);
   const { checkpoints, checkpointBytes } = defineCheckpointMetrics(registers);
+  const jobResults = defineJobResults(registers);
   const { waits, attempts, lines, points, identityTokens, budgetsReached, overBudget, retained } =
     defineJobMetrics(registers);
   const { cacheLookups, cacheBytes } = defineCacheMetrics(registers);
@@ -183,6 +188,7 @@ export function createMetrics({
       checkpointBytes.inc(bytes);
     },
     checkpointFailed: () => checkpoints.inc({ result: 'failed' }),
+    jobResult: (kind, result) => jobResults.inc({ kind, result }),
     retentionRemoved: (kind, count) => retained.inc({ kind }, count),
     cacheLookedUp: (result) => cacheLookups.inc({ result }),
     cacheBytes: (direction, bytes) => cacheBytes.inc({ direction }, bytes),
@@ -265,6 +271,18 @@ function defineCheckpointMetrics(registers: Registry[]) {
   });
   for (const result of ['stored', 'failed']) checkpoints.inc({ result }, 0);
   return { checkpoints, checkpointBytes };
+}
+
+function defineJobResults(registers: Registry[]) {
+  const results = new Counter({
+    name: 'loam_job_results_total',
+    help: 'Summaries and test reports of jobs that this process has stored or could not store',
+    labelNames: ['kind', 'result'],
+    registers,
+  });
+  for (const kind of JOB_RESULTS)
+    for (const result of ['stored', 'failed']) results.inc({ kind, result }, 0);
+  return results;
 }
 
 function defineJobMetrics(registers: Registry[]) {
