@@ -175,12 +175,13 @@ test('hostile files end with a reason, and hold this thread for moments only', a
   for (const [name, text] of Object.entries(bombs))
     await expect(parse(text), name).rejects.toThrow(NotJUnit);
   const [big] = await parse(
-    `<testsuite><testcase name="${'n'.repeat(1e6)}" time="-1"><failure>${'d'.repeat(1e6)}</failure><system-out>${'o'.repeat(1e6)}</system-out></testcase></testsuite>`,
+    `<testsuite><testcase name="${'n'.repeat(1e6)}" time="-1"><failure>${'d'.repeat(1e6)}</failure><system-out>${'o'.repeat(1e6)}</system-out><system-err>end</system-err></testcase></testsuite>`,
   );
   expect(big).toMatchObject({ status: 'failed', durationMs: null });
   expect([big?.name.length, big?.details?.length, big?.output?.length]).toEqual([
     500, 16_000, 8_000,
   ]);
+  expect(big?.output).toMatch(/o\nend$/);
   const outputs = '<system-out>line</system-out>'.repeat(50_000);
   const [loud] = await parse(
     `<testsuite><testcase name="x"><error/>${outputs}</testcase></testsuite>`,
@@ -188,6 +189,10 @@ test('hostile files end with a reason, and hold this thread for moments only', a
   expect(loud?.output).toHaveLength(8_000);
   const many = `<testsuite>${'<testcase name="t"/>'.repeat(30_000)}</testsuite>`;
   expect(await parse(many)).toHaveLength(20_000);
+  const found: TestCase[] = [];
+  const cutOff = Buffer.from('<testsuite><testcase name="complete"/><testcase name="cut');
+  await expect(parseJUnit(cutOff, await createMask({}), (one) => found.push(one) > 0)).rejects.toThrow(NotJUnit);
+  expect(found.map(({ name }) => name)).toEqual(['complete']);
 });
 
 test('pages are bounded, and keys are found', async () => {

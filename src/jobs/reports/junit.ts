@@ -181,7 +181,8 @@ class JUnitReader {
     this.#reading = undefined;
     if (reading.isOutput) {
       const text = maskEnd(reading.text, MAX_OUTPUT, this.#mask).trim();
-      if (text) test.output = [test.output, text].filter(Boolean).join('\n').slice(-MAX_OUTPUT);
+      const output = [test.output, text].filter(Boolean).join('\n');
+      if (text) test.output = output.slice(-MAX_OUTPUT).toWellFormed();
     } else test.details ??= this.#cut(reading.text, MAX_DETAILS).trim() || null;
   }
 
