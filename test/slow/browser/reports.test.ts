@@ -260,3 +260,41 @@ test('the page Tests of a repository shows the tests that failed on a branch', a
   await page.waitForURL('**/ada/-/jobs/first');
   visitor.expectQuiet();
 });
+
+test('the page of a run has counts of tests and summaries, and tests of a matrix are told apart', async () => {
+  const { body } = await ada.post('/auth/v1/repository/ada', { name: 'matrix' });
+  const xml = toXml([{ name: 'fails', className: 'api', inside: '<failure/>' }]);
+  const content = `jobs:
+  unit:
+    on: { push: true }
+    matrix: { seed: [1, 2] }
+    env: { XML: '${xml}' }
+    command: printf '%s' "$XML" > r.xml; echo "**Seed $SEED**" > "$JOB_SUMMARY"
+    test_reports: r.xml
+`;
+  await ada.gql(
+    'mutation ($input: CreateCommitInput!) { createCommit(input: $input) { commit { sha } } }',
+    {
+      input: {
+        ...{ id: body.id, branch: 'main', message: 'Add jobs' },
+        changes: [{ path: '.loam/jobs.yml', content }],
+      },
+    },
+  );
+  for (const name of ['unit-1-1', 'unit-1-2']) await until(ada, 'ada', name, 'SUCCEEDED');
+  await using visitor = await visit(browser, app, { as: ada, width: 360 });
+  const { page } = visitor;
+  await page.goto('/ada/matrix/runs/1');
+  for (const seed of [1, 2]) {
+    const summary = page.getByRole('region', { name: `Summary of unit-1-${seed}`, exact: true });
+    await summary.getByText(`Seed ${seed}`, { exact: true }).waitFor();
+  }
+  const counts = page.getByRole('region', { name: 'Tests', exact: true });
+  expect(await counts.getByText('1 test: 1 failed', { exact: true }).count()).toBe(2);
+  await expectUsable(page);
+  await page.goto('/ada/matrix/tests');
+  for (const seed of [1, 2])
+    await page.getByText(`unit, seed=${seed}, api`, { exact: true }).waitFor();
+  await expectUsable(page);
+  visitor.expectQuiet();
+});

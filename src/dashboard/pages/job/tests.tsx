@@ -156,9 +156,9 @@ function TestRow({ test }: { test: Test }) {
           <span className="text-dim tabular-nums">{formatMs(durationMs)}</span>
         )}
       </div>
-      {message && <p className="mt-1 break-words whitespace-pre-wrap">{message}</p>}
+      {message && <p className="mt-1 break-words whitespace-pre-wrap sm:pl-17">{message}</p>}
       {hasMore && (
-        <details className="mt-1" open={status === 'FAILED' && !message}>
+        <details className="mt-1 sm:pl-17" open={status === 'FAILED' && !message}>
           <summary>Details</summary>
           {Object.entries({ details, output }).map(
             ([name, part]) =>
