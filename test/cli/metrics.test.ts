@@ -154,6 +154,100 @@ test('the TypeScript library reads metrics', async () => {
   });
 });
 
+test('the TypeScript library compares jobs', async () => {
+  const { jobs } = new LoamClient({ url: app.base, token: ada.token });
+  const sweep = await jobs.compare({ namespace: 'ada', array: 'sweep' });
+  expect(sweep).toMatchObject({
+    metricNames: [{ name: 'loss', jobs: 3, isLowerBetter: true }],
+    isTruncated: false,
+    missing: [],
+  });
+  expect(sweep.jobs.map(({ name }) => name)).toEqual(['sweep-0', 'sweep-1', 'sweep-2']);
+  expect(sweep.jobs[0]).toMatchObject({
+    ...{ namespace: 'ada', status: 'SUCCEEDED', repo: 'ada/code', gpu: 'NONE', labels: {} },
+    values: { lr: '0.0', note: 'a,"b"' },
+    metrics: { loss: { last: 0.5, min: 0.1, max: 0.1 } },
+  });
+  const { jobArray } = await ada.gql('{ jobArray(namespace: "ada", name: "sweep") { id } }');
+  const same = await jobs.compare({ namespace: 'ada', array: jobArray.id, statuses: ['FAILED'] });
+  expect(same.jobs).toEqual([]);
+  const named = await jobs.compare({ namespace: 'ada', names: ['train', 'gone'] });
+  expect(named.missing).toEqual(['ada/gone']);
+  expect(named.jobs[0]?.metrics).toEqual({
+    accuracy: { last: Number.NaN, min: null, max: null },
+    loss: { last: -Infinity, min: -Infinity, max: 0.5 },
+  });
+  const narrow = await jobs.compare(
+    { namespace: 'ada', namePrefix: 'tr' },
+    { metrics: ['accuracy', 'none'] },
+  );
+  expect(narrow.jobs.map(({ metrics }) => Object.keys(metrics))).toEqual([['accuracy']]);
+  for (const [selection, code] of [
+    [{}, 'invalid_request'],
+    [{ array: 'none' }, 'not_found'],
+  ] as const)
+    await expect(jobs.compare({ namespace: 'ada', ...selection })).rejects.toMatchObject({ code });
+});
+
+test('a comparison has more metrics than one answer', async () => {
+  const names = Array.from({ length: 120 }, (_, at) => `m${at}`);
+  const line = `::metric::${names.map((name, at) => `${name}=${at}`).join(' ')} constructor=7`;
+  await submit(ada, {
+    ...{ namespace: 'ada', repo: 'ada/code', name: 'wide', command: `echo ${line}; exit 0` },
+  });
+  await until(ada, 'ada', 'wide', 'SUCCEEDED');
+  const { jobs } = new LoamClient({ url: app.base, token: ada.token });
+  const [wide] = (await jobs.compare({ namespace: 'ada', names: ['wide'] })).jobs;
+  expect(Object.keys(wide?.metrics ?? {})).toHaveLength(121);
+  expect([wide?.metrics.m119?.last, wide?.metrics.constructor]).toEqual([
+    119,
+    { last: 7, min: 7, max: 7 },
+  ]);
+  const both = JSON.parse(await user.loam(['compare', 'wide', 'quiet', '--json']));
+  expect(Object.keys(both[1].metrics)).toHaveLength(121);
+  expect(both[0].metrics).toEqual({});
+});
+
+test('the Python library compares jobs', async (ctx) => {
+  needs(ctx, 'python3');
+  const script = `
+import asyncio, json, loam
+client = loam.Client("${app.base}", "${ada.token}")
+sweep = client.compare(array="sweep")
+best = min(sweep["jobs"], key=lambda job: job["metrics"]["loss"]["last"])
+named = client.compare(names=["train", "gone"], metrics=["loss"])
+train = named["jobs"][0]
+both = asyncio.run(loam.AsyncClient("${app.base}", "${ada.token}").compare("ada", filter={"namePrefix": "sweep-"}))
+wide = client.compare(names=["wide"])["jobs"][0]
+codes = []
+for wrong in ({}, {"array": "none"}):
+    try:
+        client.compare(**wrong)
+    except loam.LoamError as error:
+        codes.append(error.code)
+print(json.dumps({
+    "names": [job["name"] for job in sweep["jobs"]],
+    "metric_names": sweep["metric_names"],
+    "best": [best["name"], best["values"], best["labels"], best["gpu"], best["memory_gb"] > 0, "matrix_values" in best],
+    "missing": named["missing"],
+    "train": {name: {key: str(value) for key, value in one.items()} for name, one in train["metrics"].items()},
+    "same": both == sweep,
+    "wide": len(wide["metrics"]),
+    "codes": codes,
+}))`;
+  const python = ['/usr/bin/python3', '-B', '-c', script];
+  expect(JSON.parse(await user.exec('env', [`PYTHONPATH=${PYTHON}`, ...python]))).toEqual({
+    names: ['sweep-0', 'sweep-1', 'sweep-2'],
+    metric_names: [{ name: 'loss', jobs: 3, is_lower_better: true }],
+    best: ['sweep-1', { lr: '0.1', note: 'a,"b"' }, {}, 'NONE', true, false],
+    missing: ['ada/gone'],
+    train: { loss: { last: '-inf', min: '-inf', max: '0.5' } },
+    same: true,
+    wide: 121,
+    codes: ['invalid_request', 'not_found'],
+  });
+});
+
 test('the Python library prints and reads metrics', async (ctx) => {
   needs(ctx, 'python3');
   const script = `

@@ -1,50 +1,28 @@
 /** `loam compare` */
 
 import { Option } from '@commander-js/extra-typings';
-import type { ResultOf, VariablesOf } from 'gql.tada';
 import type { Program } from '../command.ts';
 import { connectHere, type LocalConnection } from '../connection.ts';
 import { UsageError } from '../exit.ts';
+import type { SelectionInput } from '../sdk/bulk.ts';
+import {
+  type ComparedJob,
+  type MetricSummary,
+  readComparison,
+  readMetrics,
+} from '../sdk/compare.ts';
 import { LoamError } from '../sdk/errors.ts';
 import { graphql } from '../sdk/graphql.ts';
 import { fromEnum } from '../sdk/job-input.ts';
-import { demand } from '../sdk/pages.ts';
 import { duration, note, print, printJson, printTable } from '../terminal.ts';
 import { isNotFound, JobArray } from './arrays.ts';
 import { addFilters, namespaceOf, toFilter } from './many-jobs.ts';
 import { formatValue, type MetricValue } from './metrics.ts';
 
-const COMPARE = graphql(`
-  query CompareJobs($jobs: [JobSelectionInput!]!) {
-    compareJobs(jobs: $jobs) {
-      jobs {
-        id namespace name status matrixValues { key value } arrayIndex labels { key value }
-        repo branch commitSha image gpu gpuCount cpu memoryGb diskGb region
-        createdAt startedAt completedAt runtimeSeconds totalCost artifactFiles artifactBytes
-      }
-      isTruncated
-      missing
-      metricNames { name jobs isLowerBetter }
-    }
-  }
-`);
-const COMPARE_METRICS = graphql(`
-  query CompareMetrics($jobs: [JobSelectionInput!]!, $names: [String!]) {
-    compareJobs(jobs: $jobs) { jobs { id } metrics(names: $names) { name last min max } }
-  }
-`);
-
-type Comparison = NonNullable<ResultOf<typeof COMPARE>['compareJobs']>;
-type Job = Comparison['jobs'][number];
-type Selection = VariablesOf<typeof COMPARE>['jobs'][number];
-type Stat = 'last' | 'min' | 'max';
-type Values = Record<Stat, MetricValue>;
-type Row = { job: Job; metrics: ReadonlyMap<string, Values> };
+type Stat = keyof MetricSummary;
 
 const collectMetrics = (name: string, before: string[] = []) => [...before, name];
 
-/** Metrics of one request. */
-const METRICS_AT_ONCE = 50;
 /** Metrics in the table unless some are named. */
 const SHOWN_METRICS = 6;
 
@@ -91,46 +69,51 @@ export function addCompareCommand(program: Program): void {
       const selections = isFiltered
         ? [{ namespace: namespaceOf(connection, filters, filter), filter }]
         : await resolveNames(connection, names);
-      const { jobs, metricNames, isTruncated, missing } = await compare(connection, selections);
+      const { transport } = connection.client;
+      const { jobs, metricNames, isTruncated, missing } = await readComparison(
+        transport,
+        selections,
+      );
       if (isTruncated) note('Only the newest 1,000 jobs are compared.');
       if (missing.length > 0) note(`Not found: ${missing.join(' ')}`);
       if (jobs.length === 0) throw new LoamError('not_found', 'No jobs to compare.');
-      const all = (metricNames ?? []).map(({ name }) => name);
+      const all = metricNames.map((one) => one.name);
       const sorted = sort !== undefined && all.includes(sort) ? [sort] : [];
       const shown =
         metric ?? (csv || json ? all : [...new Set([...sorted, ...all.slice(0, SHOWN_METRICS)])]);
-      const rows = await readRows(
-        connection,
-        jobs,
-        [...new Set([...shown, ...sorted])],
-        selections,
-      );
+      await readMetrics(transport, selections, jobs, [...new Set([...shown, ...sorted])]);
       if (sort !== undefined) {
-        const isLower = metricNames?.find(({ name }) => name === sort)?.isLowerBetter ?? true;
-        sortRows(rows, sort, { stat: value, isDescending: desc ?? (asc ? false : !isLower) });
-        const best = rows[0]?.metrics.get(sort)?.[value];
-        if (rows[0] && best != null)
-          note(`${describeJob(rows[0].job)}: ${sort} ${formatValue(best)}`);
+        const isLower = metricNames.find((one) => one.name === sort)?.isLowerBetter ?? true;
+        sortJobs(jobs, sort, { stat: value, isDescending: desc ?? (asc ? false : !isLower) });
+        const best = jobs[0] && readOwn(jobs[0].metrics, sort)?.[value];
+        if (jobs[0] && best != null)
+          note(`${describeJob(jobs[0])}: ${sort} ${formatValue(toText(best))}`);
       }
-      if (json) return printJson(rows.map((row) => toJson(row, shown)));
-      if (csv) return printCsv(rows, shown, value);
-      printRows(rows, shown, value);
+      if (json) return printJson(jobs.map((job) => toJson(job, shown)));
+      if (csv) return printCsv(jobs, shown, value);
+      printJobs(jobs, shown, value);
     });
 }
 
-async function compare({ client }: LocalConnection, jobs: Selection[]): Promise<Comparison> {
-  return demand((await client.graphql(COMPARE, { jobs })).compareJobs, 'Comparison');
+/** Names of metrics and keys of a matrix can be those of inherited properties, such as `constructor`. */
+function readOwn<T>(record: Record<string, T>, name: string): T | undefined {
+  return Object.hasOwn(record, name) ? record[name] : undefined;
+}
+
+/** JSON has neither NaN nor infinity. */
+function toText(value: number | null | undefined): MetricValue {
+  return value == null ? null : Number.isFinite(value) ? value : `${value}`;
 }
 
 /** Finds what the names mean. Names of jobs come first; a name that no job has can be that of an array. */
 async function resolveNames(
   connection: LocalConnection,
   typed: readonly string[],
-): Promise<Selection[]> {
+): Promise<SelectionInput[]> {
   const { remote, username, client } = connection;
   const own = remote?.namespace ?? username;
   const names = new Map<string, Set<string>>();
-  const selections: Selection[] = [];
+  const selections: SelectionInput[] = [];
   for (const text of typed) {
     const parts = text.split('/');
     const last = parts.pop() ?? '';
@@ -170,7 +153,7 @@ async function selectAll(
   { client }: LocalConnection,
   [namespace, name]: [string, string],
   parts: readonly string[],
-): Promise<Selection> {
+): Promise<SelectionInput> {
   try {
     const { id } = await JobArray.read(client, { namespace, name });
     return { namespace, filter: { array: id } };
@@ -185,31 +168,7 @@ function ignoreNotFound(error: unknown): null {
   throw error;
 }
 
-/** Reads the metrics of the jobs. A job that was created or deleted meanwhile is left out. */
-async function readRows(
-  { client }: LocalConnection,
-  jobs: readonly Job[],
-  names: readonly string[],
-  selections: Selection[],
-): Promise<Row[]> {
-  const metrics = new Map(jobs.map(({ id }) => [id, new Map<string, Values>()]));
-  for (let at = 0; at < names.length; at += METRICS_AT_ONCE) {
-    const variables = { jobs: selections, names: names.slice(at, at + METRICS_AT_ONCE) };
-    const { compareJobs } = await client.graphql(COMPARE_METRICS, variables);
-    const found = demand(compareJobs, 'Comparison');
-    for (const { name, last, min, max } of found.metrics ?? [])
-      for (const [index, { id }] of found.jobs.entries())
-        if (last[index] != null)
-          metrics.get(id)?.set(name, {
-            last: last[index] as MetricValue,
-            min: min[index] ?? null,
-            max: max[index] ?? null,
-          });
-  }
-  return jobs.map((job) => ({ job, metrics: metrics.get(job.id) ?? new Map() }));
-}
-
-const COLUMNS: Record<string, (job: Job) => string | number> = {
+const COLUMNS: Record<string, (job: ComparedJob) => string | number> = {
   name: (job) => job.name,
   status: (job) => fromEnum(job.status),
   created: (job) => Date.parse(job.createdAt),
@@ -218,29 +177,27 @@ const COLUMNS: Record<string, (job: Job) => string | number> = {
 };
 
 /** Jobs without a value, or with NaN, come last in both directions. @throws UsageError for an unknown column */
-function sortRows(
-  rows: Row[],
+function sortJobs(
+  jobs: ComparedJob[],
   column: string,
   { stat, isDescending }: { stat: Stat; isDescending: boolean },
 ): void {
-  const isMetric = rows.some(({ metrics }) => metrics.has(column));
-  const isKey = rows.some(({ job }) => job.matrixValues.some(({ key }) => key === column));
-  const read = COLUMNS[column];
+  const isMetric = jobs.some((job) => readOwn(job.metrics, column));
+  const isKey = jobs.some(({ values }) => Object.hasOwn(values, column));
+  const read = readOwn(COLUMNS, column);
   if (!isMetric && !isKey && !read)
     throw new UsageError(
       `--sort ${column}: none of the jobs has such a metric or value; it can also be ${Object.keys(COLUMNS).join(', ')}.`,
     );
-  const readValue = ({ job, metrics }: Row): string | number | null => {
-    if (isMetric) return Number(metrics.get(column)?.[stat] ?? Number.NaN);
+  const readValue = (job: ComparedJob): string | number | null => {
+    if (isMetric) return readOwn(job.metrics, column)?.[stat] ?? null;
     if (!isKey && read) return read(job);
-    const text = job.matrixValues.find(({ key }) => key === column)?.value;
-    return text === undefined || text === '' || Number.isNaN(Number(text))
-      ? (text ?? null)
-      : Number(text);
+    const text = readOwn(job.values, column);
+    return text && !Number.isNaN(Number(text)) ? Number(text) : (text ?? null);
   };
-  const keyed = rows.map((row) => ({ row, value: readValue(row) }));
+  const keyed = jobs.map((job) => ({ job, value: readValue(job) }));
   keyed.sort((a, b) => compareValues(a.value, b.value, isDescending));
-  rows.splice(0, rows.length, ...keyed.map(({ row }) => row));
+  jobs.splice(0, jobs.length, ...keyed.map(({ job }) => job));
 }
 
 function compareValues(
@@ -257,31 +214,30 @@ function compareValues(
 }
 
 /** `lr=0.01 seed=3`, or the name of the job. */
-function describeJob({ name, matrixValues }: Job): string {
-  return matrixValues.length > 0
-    ? matrixValues.map(({ key, value }) => `${key}=${value}`).join(' ')
-    : name;
+function describeJob({ name, values }: ComparedJob): string {
+  const pairs = Object.entries(values);
+  return pairs.length > 0 ? pairs.map(([key, value]) => `${key}=${value}`).join(' ') : name;
 }
 
-function keysOf(rows: readonly Row[], of: 'matrixValues' | 'labels'): string[] {
-  return [...new Set(rows.flatMap(({ job }) => job[of].map(({ key }) => key)))];
+function keysOf(jobs: readonly ComparedJob[], of: 'values' | 'labels'): string[] {
+  return [...new Set(jobs.flatMap((job) => Object.keys(job[of])))];
 }
 
-function describeHardware({ gpu, gpuCount, cpu, memoryGb }: Job): string {
+function describeHardware({ gpu, gpuCount, cpu, memoryGb }: ComparedJob): string {
   const gpus = gpu === 'NONE' ? '' : `${gpuCount}x${gpu} `;
   return `${gpus}${cpu} vCPU ${memoryGb} GB`;
 }
 
-function printRows(rows: readonly Row[], metrics: readonly string[], stat: Stat): void {
-  const keys = keysOf(rows, 'matrixValues');
-  const isOneNamespace = new Set(rows.map(({ job }) => job.namespace)).size === 1;
+function printJobs(jobs: readonly ComparedJob[], metrics: readonly string[], stat: Stat): void {
+  const keys = keysOf(jobs, 'values');
+  const isOneNamespace = new Set(jobs.map(({ namespace }) => namespace)).size === 1;
   printTable(
     ['JOB', ...keys, 'STATUS', ...metrics, 'DURATION', 'COST', 'HARDWARE'],
-    rows.map(({ job, metrics: found }) => [
+    jobs.map((job) => [
       { text: isOneNamespace ? job.name : `${job.namespace}/${job.name}`, colour: 'bold' },
-      ...keys.map((key) => job.matrixValues.find((one) => one.key === key)?.value ?? ''),
+      ...keys.map((key) => readOwn(job.values, key) ?? ''),
       fromEnum(job.status),
-      ...metrics.map((name) => formatValue(found.get(name)?.[stat] ?? null)),
+      ...metrics.map((name) => formatValue(toText(readOwn(job.metrics, name)?.[stat]))),
       job.startedAt ? duration(job.runtimeSeconds) : '',
       `${job.totalCost}`,
       describeHardware(job),
@@ -289,23 +245,19 @@ function printRows(rows: readonly Row[], metrics: readonly string[], stat: Stat)
   );
 }
 
-function toJson({ job, metrics }: Row, names: readonly string[]) {
-  const { id: _, matrixValues, labels, ...rest } = job;
-  const toObject = (pairs: readonly { key: string; value: string }[]) =>
-    Object.fromEntries(pairs.map(({ key, value }) => [key, value]));
-  return {
-    ...rest,
-    values: toObject(matrixValues),
-    labels: toObject(labels),
-    metrics: Object.fromEntries(
-      names.flatMap((name) => (metrics.has(name) ? [[name, metrics.get(name)]] : [])),
-    ),
-  };
+/** @param names metrics that the user wants; the job may have read one more to sort by it */
+function toJson({ metrics, ...job }: ComparedJob, names: readonly string[]) {
+  const shown = names.flatMap((name) => {
+    const { last, min, max } = readOwn(metrics, name) ?? {};
+    if (last === undefined) return [];
+    return [[name, { last: toText(last), min: toText(min), max: toText(max) }] as const];
+  });
+  return { ...job, metrics: Object.fromEntries(shown) };
 }
 
-function printCsv(rows: readonly Row[], metrics: readonly string[], stat: Stat): void {
-  const keys = keysOf(rows, 'matrixValues');
-  const labels = keysOf(rows, 'labels');
+function printCsv(jobs: readonly ComparedJob[], metrics: readonly string[], stat: Stat): void {
+  const keys = keysOf(jobs, 'values');
+  const labels = keysOf(jobs, 'labels');
   const fields = [
     ...(['namespace', 'name', 'status'] as const),
     ...([
@@ -323,16 +275,13 @@ function printCsv(rows: readonly Row[], metrics: readonly string[], stat: Stat):
   ];
   const line = (cells: readonly unknown[]) => print(cells.map(toCsvCell).join(','));
   line([...fields, ...keys, ...labels.map((key) => `label ${key}`), ...metrics]);
-  for (const { job, metrics: found } of rows) {
-    const pick = (of: 'matrixValues' | 'labels', key: string) =>
-      job[of].find((one) => one.key === key)?.value;
+  for (const job of jobs)
     line([
       ...fields.map((field) => (field === 'status' ? fromEnum(job.status) : job[field])),
-      ...keys.map((key) => pick('matrixValues', key)),
-      ...labels.map((key) => pick('labels', key)),
-      ...metrics.map((name) => found.get(name)?.[stat]),
+      ...keys.map((key) => readOwn(job.values, key)),
+      ...labels.map((key) => readOwn(job.labels, key)),
+      ...metrics.map((name) => readOwn(job.metrics, name)?.[stat]),
     ]);
-  }
 }
 
 /** RFC 4180. */

@@ -71,6 +71,9 @@ __all__ = [
     "BulkResult",
     "CheckResult",
     "Client",
+    "ComparedJob",
+    "ComparedMetric",
+    "Comparison",
     "Delivery",
     "FileEntry",
     "Files",
@@ -86,6 +89,7 @@ __all__ = [
     "LogLine",
     "MatrixValue",
     "MetricCheck",
+    "MetricSummary",
     "Repositories",
     "Repository",
     "Run",
@@ -142,6 +146,17 @@ _READ_METRICS = """query ($namespace: String!, $name: String!) {
 _READ_CHECKS = """query ($namespace: String!, $name: String!) {
   job(namespace: $namespace, name: $name) {
     checks { metric min max regressPercent better baselineJob passed message } } }"""
+_FIND_ARRAY = """query ($namespace: String!, $name: String!) {
+  jobArray(namespace: $namespace, name: $name) { id } }"""
+_ARRAY_ID = re.compile("arr_[0-9a-z]{26}")
+_COMPARE_JOBS = """query ($jobs: [JobSelectionInput!]!) { compareJobs(jobs: $jobs) {
+  jobs { id namespace name status matrixValues { key value } arrayIndex labels { key value } repo branch commitSha image
+    gpu gpuCount cpu memoryGb diskGb region createdAt startedAt completedAt runtimeSeconds totalCost artifactFiles artifactBytes }
+  metricNames { name jobs isLowerBetter } isTruncated missing } }"""
+# The server has at most 50 metrics in an answer.
+_METRICS_AT_ONCE = 50
+_COMPARE_METRICS = """query ($jobs: [JobSelectionInput!]!, $names: [String!]) { compareJobs(jobs: $jobs) {
+  jobs { id } metrics(names: $names) { name last min max } } }"""
 _METRIC_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,99}", re.ASCII)
 _SECRET_FIELDS = "name refs updatedBy updatedAt lastUsedAt"
 # Fields of REST whose values are fixed.
@@ -385,6 +400,74 @@ class MatrixValue(TypedDict):
 
     key: str
     value: str
+
+
+class MetricSummary(TypedDict):
+    """
+    The values of a metric of a job: the one that was printed last, the lowest and the highest. They may be NaN or infinite; `min` and
+    `max` are None if all values are NaN.
+    """
+
+    last: float
+    min: float | None
+    max: float | None
+
+
+class ComparedJob(TypedDict):
+    """
+    A job of a comparison. The fields are those of `JobInfo`. `values` are those of its combination of a matrix, by key, and `metrics`
+    those that it has printed, by name.
+    """
+
+    id: str
+    namespace: str
+    name: str
+    status: str
+    values: dict[str, str]
+    array_index: int | None
+    labels: dict[str, str]
+    repo: str | None
+    branch: str | None
+    commit_sha: str | None
+    image: str | None
+    gpu: str
+    gpu_count: int
+    cpu: int
+    memory_gb: int
+    disk_gb: int
+    region: str
+    created_at: str
+    started_at: str | None
+    completed_at: str | None
+    runtime_seconds: int
+    total_cost: str
+    artifact_files: int | None
+    artifact_bytes: int | None
+    metrics: dict[str, MetricSummary]
+
+
+class ComparedMetric(TypedDict):
+    """
+    A metric, and the number of compared jobs that have it. Whether a lower value is better is guessed from its name: true for losses,
+    errors and times.
+    """
+
+    name: str
+    jobs: int
+    is_lower_better: bool
+
+
+class Comparison(TypedDict):
+    """
+    Jobs side by side, in the order of their creation; of more than 1000, the newest ones, and then `is_truncated` is true.
+    `metric_names` has those of most jobs first. `missing` are the selected jobs that do not exist or are not visible to the user, as
+    `namespace/name`.
+    """
+
+    jobs: list[ComparedJob]
+    metric_names: list[ComparedMetric]
+    is_truncated: bool
+    missing: list[str]
 
 
 class SkippedJobs(TypedDict):
@@ -751,6 +834,54 @@ class Client:
         namespace = namespace or self._own_namespace()
         for info in self._list(f"/{_quote(namespace)}/jobs", {"status": _plain(status)}):
             yield cast(JobInfo, _spelled(info))
+
+    def compare(
+        self,
+        namespace: str | None = None,
+        *,
+        array: str | None = None,
+        names: Sequence[str] | None = None,
+        filter: Mapping[str, Any] | None = None,
+        metrics: Sequence[str] | None = None,
+    ) -> Comparison:
+        """
+        Compares up to 1000 jobs of a namespace: their settings, the values of their matrix, and their metrics, or only those that
+        `metrics` names. The jobs are those of an `array`, which is the name or the id of an array or of a matrix of a run, or they
+        are selected as in `cancel_jobs`:
+
+            jobs = client.compare(array="sweep")["jobs"]
+            best = max(jobs, key=lambda job: job["metrics"]["accuracy"]["last"])
+        """
+        namespace = namespace or self._own_namespace()
+        conditions = None if filter is None else dict(filter)
+        if array is not None:
+            conditions = {**(conditions or {}), "array": self._array_id(namespace, array)}
+        selected = {
+            "namespace": namespace,
+            "names": None if names is None else list(names),
+            "filter": conditions,
+        }
+        answer = self.graphql(_COMPARE_JOBS, {"jobs": [selected]})["compareJobs"]
+        jobs: dict[str, ComparedJob] = {}
+        for job in answer.pop("jobs"):
+            values, labels = _by_key(job.pop("matrixValues")), _by_key(job.pop("labels"))
+            row = {**_snake(job), "values": values, "labels": labels, "metrics": {}}
+            jobs[job["id"]] = cast(ComparedJob, row)
+        if metrics is None:
+            metrics = [one["name"] for one in answer["metricNames"]]
+        for start in range(0, len(metrics), _METRICS_AT_ONCE):
+            wanted = list(metrics[start : start + _METRICS_AT_ONCE])
+            read = self.graphql(_COMPARE_METRICS, {"jobs": [selected], "names": wanted})
+            _add_metrics(jobs, read["compareJobs"])
+        return cast(Comparison, {"jobs": list(jobs.values()), **_snake(answer)})
+
+    def _array_id(self, namespace: str, array: str) -> str:
+        if _ARRAY_ID.fullmatch(array):
+            return array
+        found = self.graphql(_FIND_ARRAY, {"namespace": namespace, "name": array})["jobArray"]
+        if found is None:
+            raise LoamError("not_found", f"Array {namespace}/{array} not found", 404)
+        return str(found["id"])
 
     def cancel_jobs(
         self,
@@ -1797,6 +1928,25 @@ class AsyncClient:
         async for info in _in_threads(self._client.jobs(namespace, status=status)):
             yield info
 
+    async def compare(
+        self,
+        namespace: str | None = None,
+        *,
+        array: str | None = None,
+        names: Sequence[str] | None = None,
+        filter: Mapping[str, Any] | None = None,
+        metrics: Sequence[str] | None = None,
+    ) -> Comparison:
+        """As `Client.compare`."""
+        return await _in_thread(
+            self._client.compare,
+            namespace,
+            array=array,
+            names=names,
+            filter=filter,
+            metrics=metrics,
+        )
+
     async def cancel_jobs(
         self,
         namespace: str | None = None,
@@ -2275,6 +2425,23 @@ def _check(check: MetricCheck) -> dict[str, Any]:
     if "better" in check:
         given["better"] = _enum(check["better"])
     return given
+
+
+def _by_key(pairs: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    return {one["key"]: one["value"] for one in pairs}
+
+
+def _add_metrics(jobs: Mapping[str, ComparedJob], answer: Mapping[str, Any]) -> None:
+    """Adds columns of metrics to their jobs. A job that is selected only since the jobs were read is left out."""
+    for column in answer["metrics"]:
+        for at, job in enumerate(answer["jobs"]):
+            values = {key: column[key][at] for key in ("last", "min", "max")}
+            if values["last"] is not None and job["id"] in jobs:
+                # The API has NaN and infinity as texts.
+                summary = {
+                    key: None if value is None else float(value) for key, value in values.items()
+                }
+                jobs[job["id"]]["metrics"][column["name"]] = cast(MetricSummary, summary)
 
 
 def _read_only(given: InputArtifacts | InputRepository | VolumeMount) -> dict[str, Any]:

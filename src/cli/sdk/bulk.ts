@@ -98,12 +98,12 @@ export function rerunJobs(
   });
 }
 
-type Call = {
+export type SelectionInput = {
   namespace: string;
-  filter: JobFilter | null;
-  names: string[] | null;
-  after: string | null;
+  filter?: JobFilter | null;
+  names?: string[] | null;
 };
+type Call = SelectionInput & { after: string | null };
 type Part = Omit<BulkResult, 'skipped'> & {
   skipped: readonly SkippedJobs[];
   endCursor: string | null;
@@ -114,25 +114,29 @@ async function changeAll(
   selected: JobSelection,
   call: (range: Call) => Promise<Part | null>,
 ): Promise<BulkResult> {
-  checkOptions(selected, { namespace: true, names: true, all: true, ...JOB_FILTERS });
-  const { namespace, names, all, ...filter } = selected;
-  const isFiltered = Object.values(filter).some((value) => value !== undefined);
-  // Without names and conditions, the server refuses the call: a forgotten variable must not select all jobs.
-  const selection = {
-    namespace,
-    filter: isFiltered || all ? filter : null,
-    names: names ?? null,
-  };
+  const selection = toSelectionInput(selected);
   const total: BulkResult = { matched: 0, done: 0, skipped: [] };
   let after: string | null = null;
   do {
-    const part: Part = demand(await call({ ...selection, after }), `Namespace ${namespace}`);
+    const part: Part = demand(
+      await call({ ...selection, after }),
+      `Namespace ${selected.namespace}`,
+    );
     total.matched += part.matched;
     total.done += part.done;
     for (const skipped of part.skipped) addSkipped(total.skipped, skipped);
     after = part.endCursor;
   } while (after !== null);
   return total;
+}
+
+/** The form that GraphQL has. @throws LoamError `invalid_request` */
+export function toSelectionInput(selected: JobSelection): SelectionInput {
+  checkOptions(selected, { namespace: true, names: true, all: true, ...JOB_FILTERS });
+  const { namespace, names, all, ...filter } = selected;
+  const isFiltered = Object.values(filter).some((value) => value !== undefined);
+  // Without names and conditions, the server refuses the call: a forgotten variable must not select all jobs.
+  return { namespace, filter: isFiltered || all ? filter : null, names: names ?? null };
 }
 
 function addSkipped(all: SkippedJobs[], more: SkippedJobs): void {

@@ -8,6 +8,7 @@ import {
   type JobSelection,
   rerunJobs,
 } from './bulk.ts';
+import { type Comparison, compareJobs } from './compare.ts';
 import { HTTP_STATUS, LoamError } from './errors.ts';
 import { readEvents, type ServerEvent } from './event-stream.ts';
 import { graphql } from './graphql.ts';
@@ -429,6 +430,23 @@ export class Jobs {
     options: BulkOptions & { deleteArtifacts?: boolean | undefined } = {},
   ): Promise<BulkResult> {
     return deleteJobs(this.#transport, selection, options);
+  }
+
+  /**
+   * Compares up to 1000 jobs: their settings, the values of their matrix, and the last, lowest and highest values of their metrics.
+   *
+   *     const { jobs } = await client.jobs.compare({ namespace: 'ada', array: 'sweep' });
+   *     const best = jobs.toSorted((a, b) => (a.metrics.loss?.last ?? Infinity) - (b.metrics.loss?.last ?? Infinity))[0];
+   *
+   * @param selection `array` is the name of an array, or of a matrix of a run, or its id
+   * @param options.metrics only these; by default all
+   * @throws LoamError as `cancelMany`
+   */
+  compare(
+    selection: JobSelection,
+    options: { metrics?: string[] | undefined } = {},
+  ): Promise<Comparison> {
+    return compareJobs(this.#transport, selection, options);
   }
 
   /**

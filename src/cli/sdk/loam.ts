@@ -27,6 +27,7 @@
 export { type ArtifactListOptions, Artifacts, type DownloadOptions } from './artifacts.ts';
 export type { BulkOptions, BulkResult, JobSelection, SkippedJobs } from './bulk.ts';
 export { Client, type Identity } from './client.ts';
+export type { ComparedJob, Comparison, MetricSummary } from './compare.ts';
 export type { ArtifactFile, LeftOutReason } from './download.ts';
 export { LoamError } from './errors.ts';
 export type { Events, EventType, FollowOptions, LoamEvent } from './events.ts';
