@@ -105,13 +105,17 @@ test('loam compare prints a table of jobs, the best one above', async () => {
     'sweep-1',
     'sweep-2',
   ]);
-  expect(await names(['ada/sweep-1', 'tra*'])).toEqual(['train', 'sweep-1']);
+  expect(await names(['ada/sweep-1', 'tra*', 'quiet'])).toEqual(['train', 'quiet', 'sweep-1']);
   // NaN and jobs without the metric come last, whatever the direction.
   for (const direction of ['--asc', '--desc'])
     expect((await names(['train', 'quiet', 'sweep-0', '--sort', 'accuracy', direction]))[0]).toBe(
       'train',
     );
-  const [train, quiet] = JSON.parse(await user.loam(['compare', 'train', 'quiet', '--json']));
+  const { jobs, differences } = JSON.parse(
+    await user.loam(['compare', 'train', 'quiet', 'none', '--json']),
+  );
+  expect(differences).toBeNull();
+  const [train, quiet] = jobs;
   expect(train.metrics).toEqual({
     accuracy: { last: 'NaN', min: null, max: null },
     loss: { last: '-Infinity', min: '-Infinity', max: 0.5 },
@@ -152,6 +156,72 @@ test('the TypeScript library reads metrics', async () => {
     ...{ name: 'loss', points: 3, min: -Infinity, max: 0.5, last: -Infinity, lastStep: 3 },
     lastAt: expect.any(String),
   });
+});
+
+test('loam compare shows what differs between two jobs', async () => {
+  const id = await ada.repository('ada/pair');
+  const commit = async (message: string) => {
+    const changes = [{ path: 'train.py', content: `# ${message}\n` }];
+    const { createCommit } = await ada.gql(
+      'mutation ($input: CreateCommitInput!) { createCommit(input: $input) { commit { sha } } }',
+      { input: { id, branch: 'main', message: `${message}\n\nText`, changes } },
+    );
+    return createCommit.commit.sha;
+  };
+  const run = async (name: string, more: object) => {
+    const command = `echo ::metric::loss=0.${name.length}; exit 0`;
+    await submit(ada, { namespace: 'ada', repo: 'ada/pair', name, command, ...more });
+    await until(ada, 'ada', name, 'SUCCEEDED');
+  };
+  const shas = [await commit('First')];
+  await run('b-one', {
+    env: [{ name: 'LR', value: 'secret value' }],
+    secrets: [{ name: 'KEY', value: 'secret value' }],
+    labels: [{ key: 'team', value: 'vision' }],
+  });
+  shas.push(await commit('Second'), await commit('Third'));
+  const environment = ['LR', 'SEED'].map((name) => ({ name, value: '1' }));
+  await run('a-second', { memoryGb: 64, env: environment, timeoutMinutes: 5 });
+  const rows = (text: string) =>
+    text
+      .trimEnd()
+      .split('\n')
+      .map((line) => line.split('\t'));
+  const text = await user.run(['compare', 'b-one', 'a-second']);
+  expect(text.stdout).not.toContain('secret value');
+  const [first, second, third] = shas.map((sha) => sha.slice(0, 10));
+  const shown = rows(text.stdout);
+  expect(shown.slice(0, 3).map(([name]) => name)).toEqual(['loss', 'Duration', 'Cost']);
+  expect(shown[0]).toEqual(['loss', '0.5', '0.8']);
+  expect(shown.slice(3)).toEqual([
+    ['Command', 'echo ::metric::loss=0.5; exit 0', 'echo ::metric::loss=0.8; exit 0'],
+    ['Commit', first, third],
+    ['Memory', '32 GB', '64 GB'],
+    ['Timeout', '1440 min', '5 min'],
+    ['Environment', 'LR', 'LR, SEED'],
+    ['Secrets', 'KEY', ''],
+    ['Label team', 'vision', ''],
+    ['+', third, 'Third'],
+    ['+', second, 'Second'],
+    ['train.py', 'modified', '+1 -1'],
+  ]);
+  expect(text.stderr).toBe('The commit of the second job is 2 ahead and 0 behind.\n');
+  // In the order in which they are named, not that of their creation.
+  const { jobs, differences, commits } = JSON.parse(
+    await user.loam(['compare', 'ada/a-second', 'b-one', '--json']),
+  );
+  expect(jobs.map(({ name }: { name: string }) => name)).toEqual(['a-second', 'b-one']);
+  expect(differences).toContainEqual({ name: 'Memory', values: ['64 GB', '32 GB'] });
+  expect(differences).toContainEqual({ name: 'Label team', values: [null, 'vision'] });
+  expect(commits).toMatchObject({
+    ...{ aheadBy: 0, behindBy: 2, added: [], files: [], fileCount: 0 },
+    removed: [{ sha: shas[2], title: 'Third' }, { title: 'Second' }],
+  });
+  const same = await user.run(['compare', 'b-one', 'b-one', '--json']);
+  expect(JSON.parse(same.stdout)).toMatchObject({ jobs: [{}], differences: null, commits: null });
+  await ada.delete(`/auth/v1/repository/ada/${id}`);
+  const gone = JSON.parse(await user.loam(['compare', 'b-one', 'a-second', '--json']));
+  expect([gone.commits, gone.differences.length]).toEqual([null, 7]);
 });
 
 test('the TypeScript library compares jobs', async () => {
@@ -204,8 +274,9 @@ test('a comparison has more metrics than one answer', async () => {
     { last: 7, min: 7, max: 7 },
   ]);
   const both = JSON.parse(await user.loam(['compare', 'wide', 'quiet', '--json']));
-  expect(Object.keys(both[1].metrics)).toHaveLength(121);
-  expect(both[0].metrics).toEqual({});
+  expect(both.jobs.map(({ metrics }: { metrics: object }) => Object.keys(metrics).length)).toEqual([
+    ...[121, 0],
+  ]);
 });
 
 test('the Python library compares jobs', async (ctx) => {

@@ -393,6 +393,22 @@ test('jobs of several namespaces are compared by their metrics', async () => {
   expect(errors?.[0]?.extensions).toMatchObject({ code: 'LIMIT_EXCEEDED', limit: 'cost' });
 });
 
+test('differences are those of two jobs', async () => {
+  const read = async (client: Client, names: string[]) => {
+    const { compareJobs } = await client.gql(
+      'query ($jobs: [JobSelectionInput!]!) { compareJobs(jobs: $jobs) { jobs { name } differences { name values } } }',
+      { jobs: [{ namespace: 'ada', names }] },
+    );
+    return compareJobs.differences;
+  };
+  expect(await read(ada, ['x-1', 'x-3'])).toEqual([
+    { name: 'Command', values: [expect.stringContaining('acc=nan'), '; exit 0'] },
+    { name: 'Label kind', values: ['a', null] },
+  ]);
+  for (const names of [['x-1'], ['x-1', 'x-2', 'x-3']])
+    await expect(read(ada, names)).rejects.toThrow(/must be two jobs/);
+});
+
 test('points of running jobs count in a comparison, before and after compaction', async () => {
   const job = await openJob('busy');
   const read = async () => (await compare(ada, [{ namespace: 'ada', names: ['busy'] }])).metrics;

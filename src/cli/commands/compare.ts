@@ -16,6 +16,7 @@ import { graphql } from '../sdk/graphql.ts';
 import { fromEnum } from '../sdk/job-input.ts';
 import { duration, note, print, printJson, printTable } from '../terminal.ts';
 import { isNotFound, JobArray } from './arrays.ts';
+import { printPair, readPair } from './compare-pair.ts';
 import { addFilters, namespaceOf, toFilter } from './many-jobs.ts';
 import { formatValue, type MetricValue } from './metrics.ts';
 
@@ -30,7 +31,9 @@ export function addCompareCommand(program: Program): void {
   addFilters(
     program
       .command('compare')
-      .description('Compare jobs by their values, settings and metrics, up to 1,000')
+      .description(
+        'Compare jobs by their values, settings and metrics, up to 1,000; of two jobs, show what differs between them',
+      )
       .argument(
         '[jobs...]',
         "jobs or arrays: name or namespace/name, 'sweep/*' for the jobs of an array, 'train-*' for names that begin so",
@@ -89,10 +92,36 @@ export function addCompareCommand(program: Program): void {
         if (jobs[0] && best != null)
           note(`${describeJob(jobs[0])}: ${sort} ${formatValue(toText(best))}`);
       }
-      if (json) return printJson(jobs.map((job) => toJson(job, shown)));
       if (csv) return printCsv(jobs, shown, value);
-      printJobs(jobs, shown, value);
+      const pair = names.length === 2 ? toPair(connection, jobs, names[0]) : null;
+      const found = pair && (await readPair(connection.client, pair));
+      if (json)
+        return printJson({
+          jobs: (pair ?? jobs).map((job) => toJson(job, shown)),
+          differences: found?.differences ?? null,
+          commits: found?.commits ?? null,
+        });
+      if (!pair || !found) return printJobs(jobs, shown, value);
+      const format = (name: string) =>
+        pair.map(({ metrics }) => formatValue(toText(readOwn(metrics, name)?.[value])));
+      printPair(
+        pair,
+        shown.map((name) => ({ name, values: format(name) })),
+        found,
+      );
     });
+}
+
+/** Two jobs, in the order in which they were typed; null for other numbers of jobs. */
+function toPair(
+  { remote, username }: LocalConnection,
+  jobs: readonly ComparedJob[],
+  first = '',
+): readonly [ComparedJob, ComparedJob] | null {
+  const [a, b] = jobs;
+  if (!a || !b || jobs.length > 2) return null;
+  const typed = first.includes('/') ? first : `${remote?.namespace ?? username}/${first}`;
+  return typed === `${b.namespace}/${b.name}` ? [b, a] : [a, b];
 }
 
 /** Names of metrics and keys of a matrix can be those of inherited properties, such as `constructor`. */

@@ -11,6 +11,7 @@ import { readMatrixValues } from '../record/matrix-values.ts';
 import { visibleRepositoryName } from '../record/repository-name.ts';
 import { computeRuntimeSeconds, computeTotalCost } from '../record/runtime.ts';
 import * as compare from '../requests/compare.ts';
+import { type Difference, findDifferences } from '../requests/differences.ts';
 import { JobMatrixValue } from './dependencies.ts';
 import { Gpu, JobStatus, Region } from './enums.ts';
 import { JobFilter, JobLabel } from './filters.ts';
@@ -139,9 +140,24 @@ const ComparedMetric = builder.objectRef<MetricColumn>('ComparedMetric').impleme
   }),
 });
 
+const JobDifference = builder.objectRef<Difference>('JobDifference').implement({
+  description: 'A setting by which two jobs differ, as text for people.',
+  fields: (t) => ({
+    name: t.exposeString('name', {
+      description: 'Such as `Memory`, `Value lr` of a matrix, or `Label team`.',
+    }),
+    values: t.exposeStringList('values', {
+      nullable: { list: false, items: true },
+      description: 'For each of the two jobs; null if it does not have the setting.',
+    }),
+  }),
+});
+
 /** Costs of the whole list, which is read also if no field of its jobs is selected. */
 const JOBS_COST = 10_000;
 const COLUMN_COST = 500;
+
+const DIFFERENCES_COST = 100;
 
 const JobComparison = builder.objectRef<compare.JobComparison>('JobComparison').implement({
   description: 'Jobs side by side, with the values of their metrics.',
@@ -158,6 +174,14 @@ const JobComparison = builder.objectRef<compare.JobComparison>('JobComparison').
     missing: t.exposeStringList('missing', {
       description:
         'The `namespace/name` of jobs that were selected by name, and do not exist or are not visible to the viewer.',
+    }),
+    differences: t.field({
+      type: [JobDifference],
+      nullable: true,
+      description:
+        'The settings by which two jobs differ. Other numbers of jobs are refused. Values of variables are secret: only their names are compared.',
+      complexity: { field: DIFFERENCES_COST, multiplier: 0 },
+      resolve: ({ jobs }, _args, { services, viewer }) => findDifferences(services, viewer, jobs),
     }),
     metricNames: t.field({
       type: [ComparedMetricName],

@@ -135,7 +135,7 @@ test('jobs of an array are compared', async () => {
   await page.getByText('<b>x</b>').first().waitFor();
   for (const name of ['sweep-0', 'sweep-4']) await page.getByLabel(`Select ada/${name}`).check();
   await page.locator('[data-curves="2"] canvas').waitFor();
-  await page.getByRole('rowheader', { name: 'note', exact: true }).waitFor();
+  await page.getByRole('rowheader', { name: 'Value note', exact: true }).waitFor();
   await expectUsable(page);
   await page.reload();
   await page.getByRole('heading', { name: 'Differences' }).waitFor();

@@ -1,54 +1,47 @@
 import { Link } from '@tanstack/react-router';
 import { useState } from 'react';
-import { type ResultOf, readFragment } from '../../graphql/graphql.ts';
-import { formatEnum, shortSha } from '../../ui/format.ts';
+import type { ResultOf } from '../../graphql/graphql.ts';
+import { shortSha } from '../../ui/format.ts';
 import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { ChangesView, INITIAL_FILES } from '../repository/changes.tsx';
-import { ComparedCommits, ComparedPair, SettingsData } from './queries.ts';
+import { ComparedCommits, ComparedPair } from './queries.ts';
 import type { Row } from './table-model.ts';
 
-type Settings = ResultOf<typeof SettingsData>;
+type Compared = NonNullable<ResultOf<typeof ComparedPair>['compareJobs']>;
 
 /** What differs between two jobs: settings, names of variables, hardware, image and the files of their commits. */
-export function Differences({ rows: [a, b] }: { rows: readonly [Row, Row] }) {
+export function Differences({ rows }: { rows: readonly [Row, Row] }) {
   const asked = useRetryingQuery({
     query: ComparedPair,
-    variables: { ids: [a.job.id, b.job.id] },
+    variables: { jobs: rows.map(({ job: { namespace, name } }) => ({ namespace, names: [name] })) },
   });
   return (
     <section aria-labelledby="differences" className="space-y-3">
       <h2 id="differences">Differences</h2>
       <Load
         asked={asked}
-        of={({ nodes }) => {
-          const [first, second] = nodes ?? [];
-          return first && second && 'id' in first && 'id' in second ? { first, second } : null;
-        }}
-        what="job"
+        of={({ compareJobs }) => (compareJobs?.differences ? compareJobs : null)}
+        what="comparison"
       >
-        {({ first, second }) => (
-          <Pair a={readFragment(SettingsData, first)} b={readFragment(SettingsData, second)} />
-        )}
+        {({ jobs, differences }) => <Pair jobs={jobs} differences={differences ?? []} />}
       </Load>
     </section>
   );
 }
 
-function Pair({ a, b }: { a: Settings; b: Settings }) {
-  const [inA, inB] = [toTexts(a), toTexts(b)];
-  const differing = [...new Set([...inA.keys(), ...inB.keys()])].filter(
-    (name) => inA.get(name) !== inB.get(name),
-  );
-  const repository = a.repository;
-  const hasCommits =
-    repository &&
-    repository.id === b.repository?.id &&
-    a.commitSha &&
-    b.commitSha &&
-    a.commitSha !== b.commitSha;
+function Pair({
+  jobs,
+  differences,
+}: {
+  jobs: Compared['jobs'];
+  differences: NonNullable<Compared['differences']>;
+}) {
+  const [a, b] = jobs;
+  const [namespace, name] = a?.repo?.split('/') ?? [];
+  const hasCommits = namespace && name && a?.repo === b?.repo && a?.commitSha !== b?.commitSha;
   return (
     <div className="space-y-4">
-      {differing.length === 0 ? (
+      {differences.length === 0 ? (
         <p className="card px-4 py-3 text-sm text-dim">The jobs have the same settings</p>
       ) : (
         <section
@@ -61,7 +54,7 @@ function Pair({ a, b }: { a: Settings; b: Settings }) {
             <thead>
               <tr>
                 <td className={CELL} />
-                {[a, b].map(({ id, namespace, name }) => (
+                {jobs.map(({ id, namespace, name }) => (
                   <th key={id} scope="col" className={`${CELL} text-left font-medium`}>
                     {namespace}/{name}
                   </th>
@@ -69,15 +62,15 @@ function Pair({ a, b }: { a: Settings; b: Settings }) {
               </tr>
             </thead>
             <tbody>
-              {differing.map((name) => (
+              {differences.map(({ name, values }) => (
                 <tr key={name}>
                   <th scope="row" className={`${CELL} text-left font-normal text-dim`}>
                     {name}
                   </th>
-                  {[inA, inB].map((texts, at) => (
+                  {values?.map((text, at) => (
                     // biome-ignore lint/suspicious/noArrayIndexKey: there are two jobs.
                     <td key={at} className={`${CELL} break-words whitespace-pre-wrap`}>
-                      {texts.get(name) ?? <span className="text-dim">none</span>}
+                      {text ?? <span className="text-dim">none</span>}
                     </td>
                   ))}
                 </tr>
@@ -86,45 +79,14 @@ function Pair({ a, b }: { a: Settings; b: Settings }) {
           </table>
         </section>
       )}
-      {hasCommits && (
-        <Commits repository={repository} base={a.commitSha ?? ''} head={b.commitSha ?? ''} />
+      {hasCommits && a?.commitSha && b?.commitSha && (
+        <Commits repository={{ namespace, name }} base={a.commitSha} head={b.commitSha} />
       )}
     </div>
   );
 }
 
 const CELL = 'border-b border-line px-3 py-1.5 align-top';
-
-/** The settings by which jobs can differ, as texts. Values of variables are secret, so only their names are compared. */
-function toTexts(job: Settings): Map<string, string> {
-  const join = (texts: readonly string[]) => [...texts].sort().join(', ');
-  const gpu = job.gpu === 'NONE' ? 'none' : `${job.gpuCount} × ${job.gpu.replaceAll('_', ' ')}`;
-  const entries: [string, string | null | undefined][] = [
-    ['Status', formatEnum(job.status)],
-    ...job.matrixValues.map(({ key, value }): [string, string] => [key, value]),
-    ['Command', job.command],
-    ['Repository', job.repo],
-    ['Branch', job.branch],
-    ['Commit', job.commitSha && shortSha(job.commitSha)],
-    ['Image', job.image],
-    ['GPU', gpu],
-    ['vCPUs', `${job.cpu}`],
-    ['Memory', `${job.memoryGb} GB`],
-    ['Disk', `${job.diskGb} GB`],
-    ['Region', job.region],
-    ['Machine', job.attempts?.nodes.at(-1)?.machine],
-    ['Timeout', `${job.timeoutMinutes} min`],
-    ['Retries', `${job.retries}`],
-    ['Environment', join(job.environmentNames)],
-    ['Secrets', join([...job.secretNames, ...job.storedSecretNames])],
-    ['Stored variables', join(job.storedVariableNames)],
-    ['Artifacts', job.outputPath],
-    ...job.labels.map(({ key, value }): [string, string] => [`Label ${key}`, value]),
-  ];
-  return new Map(
-    entries.filter((entry): entry is [string, string] => entry[1] != null && entry[1] !== ''),
-  );
-}
 
 function Commits({
   repository: { namespace, name },

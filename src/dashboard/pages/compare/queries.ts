@@ -28,46 +28,14 @@ export const ComparedCurves = graphql(`
   }
 `);
 
-const SettingsData = graphql(`
-  fragment ComparedSettings on Job {
-    id
-    name
-    namespace
-    status
-    command
-    repo
-    branch
-    commitSha
-    repository { id namespace name }
-    image
-    gpu
-    gpuCount
-    cpu
-    memoryGb
-    diskGb
-    region
-    timeoutMinutes
-    retries
-    environmentNames
-    secretNames
-    storedSecretNames
-    storedVariableNames
-    outputPath
-    matrixValues { key value }
-    labels { key value }
-    attempts(first: 50) { nodes { id machine } }
+export const ComparedPair = graphql(`
+  query ComparedPair($jobs: [JobSelectionInput!]!) {
+    compareJobs(jobs: $jobs) {
+      jobs { id namespace name repo commitSha }
+      differences { name values }
+    }
   }
 `);
-
-export const ComparedPair = graphql(
-  `
-  query ComparedPair($ids: [ID!]!) {
-    nodes(ids: $ids) { ... on Job { id ...ComparedSettings } }
-  }
-`,
-  [SettingsData],
-);
-export { SettingsData };
 
 /** What a later commit changes. */
 export const ComparedCommits = graphql(
