@@ -54,6 +54,11 @@ export function shortSha(sha: string): string {
   return sha.slice(0, 7);
 }
 
+/** The values of a combination of a matrix: `seed=1 lr=0.1`. */
+export function describeValues(values: readonly { key: string; value: string }[]): string {
+  return values.map(({ key, value }) => `${key}=${value}`).join(' ');
+}
+
 /** Formats an enum value of the schema: `TIMED_OUT` becomes `timed out`. */
 export function formatEnum(value: string): string {
   return value.toLowerCase().replaceAll('_', ' ');

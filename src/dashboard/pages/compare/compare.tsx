@@ -8,7 +8,6 @@ import { Input, Select } from '../../ui/field.tsx';
 import { formatCount } from '../../ui/format.ts';
 import { LiveDot } from '../../ui/live-dot.tsx';
 import { Load, LoadingSkeleton, useRetryingQuery } from '../../ui/load.tsx';
-import { formatMetric } from '../job/metric-lines.ts';
 import { toJobFilter } from '../jobs/job-filter.ts';
 import { useLiveJobs } from '../jobs/live-jobs.ts';
 import { NamespaceFrame } from '../namespace/frame.tsx';
@@ -19,12 +18,12 @@ import { MetricChoice } from './metric-choice.tsx';
 import { CompareJobs } from './queries.ts';
 import {
   type Column,
+  chooseOrder,
   describeRow,
   filterRows,
   type MetricName,
-  type Order,
-  parseOrder,
   type Row,
+  readBest,
   SHOWN_VALUES,
   sortRows,
   toColumns,
@@ -238,23 +237,14 @@ function View({
   );
 }
 
-/** By default by the first metric, the best first; without metrics in the order of creation. */
-function chooseOrder(columns: readonly Column[], text: string | undefined): Order | null {
-  const order = text ? parseOrder(text) : null;
-  if (order && columns.some(({ id }) => id === order.id)) return order;
-  const metric = columns.find(({ kind }) => kind === 'metric');
-  return metric ? { id: metric.id, isDescending: !metric.isLowerBetter } : null;
-}
-
 /** The job at the top of a table that is sorted by a metric. */
 function Best({ rows: [row], column }: { rows: readonly Row[]; column: Column | undefined }) {
-  if (!row || column?.kind !== 'metric') return null;
-  const value = column.read(row);
-  if (typeof value !== 'number' || Number.isNaN(value)) return null;
+  const value = row && column ? readBest(row, column) : null;
+  if (!row || !column || value === null) return null;
   return (
     <p className="text-lg break-words" data-best>
       <span className="font-mono">{describeRow(row)}</span>: {column.title}{' '}
-      <strong className="font-semibold">{formatMetric(value)}</strong>
+      <strong className="font-semibold">{column.format(value)}</strong>
     </p>
   );
 }

@@ -5,7 +5,7 @@ import { formatCount } from '../../ui/format.ts';
 import { ShowMoreButton } from '../../ui/page.tsx';
 import { JobStatusBadge } from '../../ui/status.tsx';
 import type { ColourScale } from './colours.ts';
-import type { Column, Order, Row } from './table-model.ts';
+import { type Column, formatOrder, type Order, type Row } from './table-model.ts';
 
 const PAGE_SIZE = 50;
 const CELL = 'border-b border-line px-3 py-1.5';
@@ -128,7 +128,7 @@ function Heading({
     <th scope="col" aria-sort={direction} className={`${CELL} text-left font-medium`}>
       <button
         type="button"
-        onClick={() => onOrder(isDescending ? `-${id}` : id)}
+        onClick={() => onOrder(formatOrder({ id, isDescending }))}
         className={`flex max-w-64 items-center gap-1 text-left whitespace-nowrap hover:underline ${kind === 'job' ? '' : 'font-mono'}`}
       >
         <span className="truncate" title={title}>

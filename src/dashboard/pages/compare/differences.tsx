@@ -1,10 +1,10 @@
 import { Link } from '@tanstack/react-router';
 import { useState } from 'react';
-import type { ResultOf } from '../../graphql/graphql.ts';
+import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import { shortSha } from '../../ui/format.ts';
 import { Load, useRetryingQuery } from '../../ui/load.tsx';
-import { ChangesView, INITIAL_FILES } from '../repository/changes.tsx';
-import { ComparedCommits, ComparedPair } from './queries.ts';
+import { ChangesData, ChangesView, INITIAL_FILES } from '../repository/changes.tsx';
+import { ComparedPair } from './queries.ts';
 import type { Row } from './table-model.ts';
 
 type Compared = NonNullable<ResultOf<typeof ComparedPair>['compareJobs']>;
@@ -87,6 +87,19 @@ function Pair({
 }
 
 const CELL = 'border-b border-line px-3 py-1.5 align-top';
+
+/** What a later commit changes. */
+const ComparedCommits = graphql(
+  `
+  query ComparedCommits($namespace: String!, $name: String!, $base: String!, $head: String!, $files: Int!) {
+    repository(namespace: $namespace, name: $name) {
+      id
+      comparison(base: $base, head: $head) { aheadBy behindBy changes { ...Changes } }
+    }
+  }
+`,
+  [ChangesData],
+);
 
 function Commits({
   repository: { namespace, name },

@@ -1,5 +1,4 @@
 import { graphql } from '../../graphql/graphql.ts';
-import { ChangesData } from '../repository/changes.tsx';
 
 export const CompareJobs = graphql(`
   query CompareJobs($jobs: [JobSelectionInput!]!, $metrics: [String!]) {
@@ -36,16 +35,3 @@ export const ComparedPair = graphql(`
     }
   }
 `);
-
-/** What a later commit changes. */
-export const ComparedCommits = graphql(
-  `
-  query ComparedCommits($namespace: String!, $name: String!, $base: String!, $head: String!, $files: Int!) {
-    repository(namespace: $namespace, name: $name) {
-      id
-      comparison(base: $base, head: $head) { aheadBy behindBy changes { ...Changes } }
-    }
-  }
-`,
-  [ChangesData],
-);

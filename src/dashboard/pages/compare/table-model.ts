@@ -1,8 +1,13 @@
 /** The rows and columns of a comparison of jobs: values, sorting and filtering. */
 import type { ResultOf } from '../../graphql/graphql.ts';
-import { formatBytes, formatDuration, formatEnum, formatMoney } from '../../ui/format.ts';
+import {
+  describeValues,
+  formatBytes,
+  formatDuration,
+  formatEnum,
+  formatMoney,
+} from '../../ui/format.ts';
 import { formatMetric, type MetricValue } from '../job/metric-lines.ts';
-import { describeValues } from '../jobs/job-row.tsx';
 import type { CompareJobs } from './queries.ts';
 
 type Comparison = NonNullable<ResultOf<typeof CompareJobs>['compareJobs']>;
@@ -135,10 +140,23 @@ export function describeRow({ job }: Row): string {
 /** A column, and whether the highest value comes first. In the address, `-` stands before the id of the column. */
 export type Order = { id: string; isDescending: boolean };
 
-export function parseOrder(text: string): Order {
-  return text.startsWith('-')
-    ? { id: text.slice(1), isDescending: true }
-    : { id: text, isDescending: false };
+export function formatOrder({ id, isDescending }: Order): string {
+  return isDescending ? `-${id}` : id;
+}
+
+/** The order of the address; by default by the first metric, the best first, and without metrics in the order of creation. */
+export function chooseOrder(columns: readonly Column[], text: string | undefined): Order | null {
+  const isDescending = text?.startsWith('-') ?? false;
+  const id = isDescending ? text?.slice(1) : text;
+  if (id !== undefined && columns.some((column) => column.id === id)) return { id, isDescending };
+  const metric = columns.find(({ kind }) => kind === 'metric');
+  return metric ? { id: metric.id, isDescending: !metric.isLowerBetter } : null;
+}
+
+/** The value of the first job of a table that is sorted by a metric; null if it is sorted by something else, or has no number. */
+export function readBest(row: Row, column: Column): number | null {
+  const value = column.kind === 'metric' ? column.read(row) : null;
+  return typeof value === 'number' && !Number.isNaN(value) ? value : null;
 }
 
 /** Jobs without a value, and then those with NaN, come last in both directions. */
@@ -194,10 +212,10 @@ function toTest(word: string, columns: readonly Column[]): (row: Row) => boolean
 
 function meets(value: Cell, operator: string, wanted: string): boolean {
   if (operator === '=' || operator === '!=') {
-    const isSame =
-      typeof value === 'number'
-        ? Object.is(value, Number(wanted)) || value === Number(wanted)
-        : toText(value).toLowerCase() === wanted.toLowerCase();
+    // NaN and infinity are compared as texts: any text that is no number would be NaN.
+    const isSame = Number.isFinite(value)
+      ? wanted !== '' && value === Number(wanted)
+      : toText(value).toLowerCase() === wanted.toLowerCase();
     return isSame === (operator === '=');
   }
   if (typeof value !== 'number' || wanted === '') return false;

@@ -2,6 +2,7 @@ import { Link } from '@tanstack/react-router';
 import type { ResultOf } from '../../graphql/graphql.ts';
 import { CopyButton } from '../../ui/copy.tsx';
 import {
+  describeValues,
   formatBytes,
   formatCount,
   formatDuration,
@@ -11,7 +12,7 @@ import {
 import { isFinished } from '../../ui/status.tsx';
 import { RelativeTime } from '../../ui/time.tsx';
 import { ArrayLink } from '../jobs/array-row.tsx';
-import { describeValues, useRuntime } from '../jobs/job-row.tsx';
+import { useRuntime } from '../jobs/job-row.tsx';
 import { Dependencies } from './dependencies.tsx';
 import type { JobFacts } from './queries.ts';
 import { CommandText, Setting } from './setting.tsx';

@@ -1,7 +1,7 @@
 import { Link } from '@tanstack/react-router';
 import { useRef } from 'react';
 import { type FragmentOf, graphql, readFragment } from '../../graphql/graphql.ts';
-import { formatDuration, formatEnum, formatMoney } from '../../ui/format.ts';
+import { describeValues, formatDuration, formatEnum, formatMoney } from '../../ui/format.ts';
 import { JobStatusBadge } from '../../ui/status.tsx';
 import { RelativeTime, useUnixSeconds } from '../../ui/time.tsx';
 
@@ -91,11 +91,6 @@ export function JobRow({
       </div>
     </li>
   );
-}
-
-/** The values of a combination of a matrix: `seed=1 lr=0.1`. */
-export function describeValues(values: readonly { key: string; value: string }[]): string {
-  return values.map(({ key, value }) => `${key}=${value}`).join(' ');
 }
 
 /**

@@ -5,7 +5,7 @@ import { type FragmentOf, graphql, type ResultOf, readFragment } from '../../gra
 import { useLiveSubscription } from '../../live/follow.ts';
 import { useCoalescedRefetch } from '../../live/refetch.ts';
 import { Button } from '../../ui/button.tsx';
-import { formatEnum } from '../../ui/format.ts';
+import { describeValues, formatEnum } from '../../ui/format.ts';
 import { Load, useRetryingQuery } from '../../ui/load.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
 import { isFailed, type JobStatus, JobStatusBadge, RunStatusBadge } from '../../ui/status.tsx';
@@ -13,7 +13,7 @@ import { CheckIcon } from '../job/checks.tsx';
 import { Summary } from '../job/summary.tsx';
 import { describeTests } from '../job/tests.tsx';
 import { ArrayRow } from '../jobs/array-row.tsx';
-import { describeValues, JobRow, JobRowData } from '../jobs/job-row.tsx';
+import { JobRow, JobRowData } from '../jobs/job-row.tsx';
 import { CompareLink } from '../jobs/selection.tsx';
 import { mayWrite, type RepositoryData, RepositoryFrame } from './frame.tsx';
 import { placeSteps } from './run-graph.ts';
