@@ -31,6 +31,19 @@ const echo = (lines: string[]) => lines.map((line) => `echo ${line}`).join('; ')
 const chart = (page: Page, name: string, points: number) =>
   page.locator(`[data-metric="${name}"][data-points="${points}"]`);
 
+/** Drags over the middle of a chart. */
+async function zoom(page: Page, name: string): Promise<void> {
+  const canvas = page.locator(`[data-metric="${name}"] .u-over`);
+  await canvas.scrollIntoViewIfNeeded();
+  const { x, y, width, height } = (await canvas.boundingBox()) as NonNullable<
+    Awaited<ReturnType<typeof canvas.boundingBox>>
+  >;
+  await page.mouse.move(x + 0.3 * width, y + height / 2);
+  await page.mouse.down();
+  await page.mouse.move(x + 0.6 * width, y + height / 2, { steps: 5 });
+  await page.mouse.up();
+}
+
 test('the charts of a running job are live', async () => {
   const epochs = (from: number, to: number) =>
     echo(
@@ -45,11 +58,19 @@ test('the charts of a running job are live', async () => {
   const { page } = visitor;
   await page.goto('/ada/-/jobs/train');
   await chart(page, 'loss', 20).locator('canvas').waitFor();
+  const showAll = page.getByRole('button', { name: 'Show all points' });
+  await zoom(page, 'loss');
+  await showAll.waitFor();
   runner.release();
   await chart(page, 'loss', 50).locator('canvas').waitFor();
+  // New points come while the chart shows the same part.
+  expect(await showAll.count()).toBe(1);
   await chart(page, 'train/accuracy', 50).locator('canvas').waitFor();
   await page.getByText('last 0.02 at step 49, min 0.02, max 1', { exact: true }).waitFor();
   await page.locator('main [data-status=SUCCEEDED]').first().waitFor();
+  await expectUsable(page);
+  await showAll.click();
+  await expect.poll(() => showAll.count()).toBe(0);
 
   await page.getByLabel('Horizontal axis').selectOption('Time');
   await page.getByLabel('Logarithmic scale').check();

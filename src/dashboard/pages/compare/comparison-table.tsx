@@ -9,6 +9,8 @@ import { type Column, formatOrder, type Order, type Row } from './table-model.ts
 
 const PAGE_SIZE = 50;
 const CELL = 'border-b border-line px-3 py-1.5';
+/** Stays above the rows, which scroll. */
+const HEADING = `${CELL} sticky top-0 z-1 bg-card text-left font-medium`;
 
 /** A row for each job. A click on a heading sorts by it, another click in the other direction. */
 export function ComparisonTable({
@@ -47,7 +49,7 @@ export function ComparisonTable({
         <table className="w-full border-separate border-spacing-0 text-sm tabular-nums">
           <thead>
             <tr>
-              <th scope="col" className={`${CELL} text-left font-medium`}>
+              <th scope="col" className={HEADING}>
                 Job
               </th>
               {columns.map((column) => (
@@ -125,7 +127,7 @@ function Heading({
   const Arrow = order?.isDescending ? ArrowDown : ArrowUp;
   const direction = isSorted ? (order.isDescending ? 'descending' : 'ascending') : undefined;
   return (
-    <th scope="col" aria-sort={direction} className={`${CELL} text-left font-medium`}>
+    <th scope="col" aria-sort={direction} className={HEADING}>
       <button
         type="button"
         onClick={() => onOrder(formatOrder({ id, isDescending }))}

@@ -21,6 +21,7 @@ import { type Column, describeRow, type Order, type Row } from './table-model.ts
 /** Without a selection, and the most that are drawn. */
 const DEFAULT_CURVES = 20;
 const MAX_CURVES = 50;
+const CHART_HEIGHT = 280;
 
 export default function Curves({
   rows,
@@ -115,8 +116,8 @@ function Chart({
   if (rows.length === 0)
     return <p className="text-sm text-dim">None of the jobs has this metric</p>;
   return (
-    // As high as a chart.
-    <div className="min-h-52">
+    // As high as the chart with its caption.
+    <div style={{ minHeight: CHART_HEIGHT + 24 }}>
       <Load asked={asked} of={({ nodes }) => nodes} what="metric">
         {(nodes) => {
           const found = new Map(
@@ -160,6 +161,7 @@ function Lines({
     <LineChart
       text={`${metric} of ${formatCount(lines.length, 'job')}: ${names}`}
       caption={<span className="font-mono break-all">{metric}</span>}
+      height={CHART_HEIGHT}
       data={data}
       optionsKey={[x, isLog, ...lines.map(({ row }) => colours.of(row))].join()}
       data-curves={lines.length}

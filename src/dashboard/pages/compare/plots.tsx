@@ -35,6 +35,10 @@ function varying(rows: readonly Row[], columns: readonly Column[]): Column[] {
 
 const AXIS_SPACE = 110;
 const MAX_AXES = 12;
+/** More lines are fainter, so that one sees where most are. */
+const MANY_LINES = 50;
+/** Of a character in a label, rounded up. */
+const CHARACTER_PX = 7;
 
 /** A line for each job through its values, and the metric by which the table is sorted. */
 function ParallelCoordinates({ rows, columns, colours, order }: Props) {
@@ -49,7 +53,11 @@ function ParallelCoordinates({ rows, columns, colours, order }: Props) {
   const axes = shown.map((column) => toAxis(rows, column));
   const inner = Math.max(width, shown.length * AXIS_SPACE);
   const [left, right, top, bottom] = [24, AXIS_SPACE - 24, 34, 12];
-  const x = (at: number) => left + (at * (inner - left - right)) / (shown.length - 1);
+  const gap = (inner - left - right) / (shown.length - 1);
+  const x = (at: number) => left + at * gap;
+  /** Characters between two axes. */
+  const room = gap / CHARACTER_PX - 1;
+  const opacity = rows.length > MANY_LINES ? 0.35 : 0.65;
   const y = (share: number) => HEIGHT - bottom - share * (HEIGHT - top - bottom);
   const title = `Parallel coordinates of ${shown.map((column) => column.title).join(', ')} for ${formatCount(rows.length, 'job')}`;
   return (
@@ -67,7 +75,7 @@ function ParallelCoordinates({ rows, columns, colours, order }: Props) {
               fill="none"
               stroke={colours.of(row)}
               strokeWidth={highlighted === row.key ? 3 : 1.5}
-              opacity={highlighted === null ? 0.65 : highlighted === row.key ? 1 : 0.15}
+              opacity={highlighted === null ? opacity : highlighted === row.key ? 1 : 0.15}
               onPointerEnter={() => setHighlighted(row.key)}
               onPointerLeave={() => setHighlighted(null)}
             >
@@ -79,11 +87,11 @@ function ParallelCoordinates({ rows, columns, colours, order }: Props) {
           <g key={axis.column.id} className="text-dim">
             <line x1={x(at)} x2={x(at)} y1={top} y2={HEIGHT - bottom} stroke="currentColor" />
             <text x={x(at)} y={14} textAnchor={at === 0 ? 'start' : 'middle'} className={TITLE}>
-              {shorten(axis.column.title)}
+              {shorten(axis.column.title, room)}
             </text>
             {axis.ticks.map(({ share, text }) => (
               <text key={text} x={x(at) + 6} y={y(share) - 4} className={LABEL}>
-                {shorten(text)}
+                {shorten(text, at === axes.length - 1 ? right / CHARACTER_PX : room)}
               </text>
             ))}
           </g>
@@ -99,8 +107,9 @@ const LABEL =
   'fill-dim stroke-card text-[11px] tabular-nums [paint-order:stroke] [stroke-width:3px] pointer-events-none';
 const MAX_LABEL = 14;
 
-function shorten(text: string): string {
-  return text.length > MAX_LABEL ? `${text.slice(0, MAX_LABEL - 1)}…` : text;
+function shorten(text: string, characters: number): string {
+  const length = Math.max(2, Math.floor(characters));
+  return text.length > length ? `${text.slice(0, length - 1)}…` : text;
 }
 
 /** Joins consecutive points; a job without a value has a gap. */
@@ -118,6 +127,8 @@ function describePoint(row: Row, columns: readonly Column[]): string {
   return `${describeRow(row)}: ${values.join(', ')}`;
 }
 
+const INSET = 16;
+
 /** A dot for each job. */
 function Scatter({ rows, columns, colours, order, search, onChange }: Props) {
   const { ref, width } = useWidth();
@@ -132,9 +143,12 @@ function Scatter({ rows, columns, colours, order, search, onChange }: Props) {
     choices.find(({ kind, id }) => kind === 'metric' && id !== horizontal?.id);
   if (!horizontal || !vertical || rows.length < 2) return null;
   const [xAxis, yAxis] = [toAxis(rows, horizontal), toAxis(rows, vertical)];
-  const [left, right, top, bottom] = [96, 24, 12, 28];
-  const x = (share: number) => left + share * (width - left - right);
-  const y = (share: number) => HEIGHT - bottom - share * (HEIGHT - top - bottom);
+  const longest = Math.max(0, ...yAxis.ticks.map(({ text }) => shorten(text, MAX_LABEL).length));
+  const [left, right, top, bottom] = [16 + longest * CHARACTER_PX, 12, 12, 28];
+  // The outermost dots have their place beside the axes.
+  const x = (share: number) => left + INSET + share * (width - left - right - 2 * INSET);
+  const y = (share: number) =>
+    HEIGHT - bottom - INSET - share * (HEIGHT - top - bottom - 2 * INSET);
   const dots = rows.flatMap((row) => {
     const [across, up] = [xAxis.place(row), yAxis.place(row)];
     return across === null || up === null ? [] : [{ row, across, up }];
@@ -185,12 +199,8 @@ function Scatter({ rows, columns, colours, order, search, onChange }: Props) {
         ))}
         <Ticks axis={yAxis} at={(share) => ({ x: left - 8, y: y(share) + 4, anchor: 'end' })} />
         <Ticks
-          axis={xAxis}
-          at={(share) => ({
-            x: x(share),
-            y: HEIGHT - 8,
-            anchor: share === 0 ? 'start' : share === 1 ? 'end' : 'middle',
-          })}
+          axis={{ ...xAxis, ticks: keepApart(xAxis.ticks, x) }}
+          at={(share) => ({ x: x(share), y: HEIGHT - 8, anchor: 'middle' })}
         />
       </Canvas>
     </Plot>
@@ -202,15 +212,26 @@ function Ticks({
   at,
 }: {
   axis: Axis;
-  at: (share: number) => { x: number; y: number; anchor: 'start' | 'middle' | 'end' };
+  at: (share: number) => { x: number; y: number; anchor: 'middle' | 'end' };
 }) {
   return axis.ticks.map(({ share, text }) => {
     const { x, y, anchor } = at(share);
     return (
       <text key={text} x={x} y={y} textAnchor={anchor} className={LABEL}>
-        {shorten(text)}
+        {shorten(text, MAX_LABEL)}
       </text>
     );
+  });
+}
+
+/** Leaves out labels that would cover the one to their left. */
+function keepApart(ticks: Axis['ticks'], x: (share: number) => number): Axis['ticks'] {
+  let free = Number.NEGATIVE_INFINITY;
+  return ticks.filter(({ share, text }) => {
+    const half = (shorten(text, MAX_LABEL).length * CHARACTER_PX) / 2;
+    if (x(share) - half < free) return false;
+    free = x(share) + half;
+    return true;
   });
 }
 

@@ -1,9 +1,12 @@
-import { type ReactNode, useEffect, useRef } from 'react';
+import { type ReactNode, useEffect, useRef, useState } from 'react';
 import UPlot from 'uplot';
 import 'uplot/dist/uPlot.min.css';
 import { useScheme } from '../../layout/theme.ts';
+import { Button } from '../../ui/button.tsx';
 
 const HEIGHT = 160;
+/** Height of the horizontal axis: its ticks and one line of labels. */
+const AXIS_HEIGHT = 32;
 /** Width of a digit in an axis label, with its share of the margin. */
 const DIGIT_PX = 9;
 
@@ -24,6 +27,7 @@ export type ChartOptions = Pick<UPlot.Options, 'scales'> & {
 export function LineChart({
   text,
   caption = text,
+  height = HEIGHT,
   data,
   options,
   optionsKey,
@@ -32,6 +36,7 @@ export function LineChart({
   /** For screen readers. */
   text: string;
   caption?: ReactNode;
+  height?: number;
   data: UPlot.AlignedData;
   options: (colours: ChartColours) => ChartOptions;
   /** The values from which `options` is made. */
@@ -43,6 +48,7 @@ export function LineChart({
   const chart = useRef<UPlot>(undefined);
   // A single measurement has no span: the axis of a time would show years.
   const hasLine = data[0].length > 1;
+  const [isZoomed, setZoomed] = useState(false);
   const current = useRef({ data, options });
   current.current = { data, options };
   useEffect(() => {
@@ -60,15 +66,16 @@ export function LineChart({
     const plot = new UPlot(
       {
         width: element.clientWidth,
-        height: HEIGHT,
+        height,
         // Room for the outermost labels, which extend beyond the axes.
         padding: [12, 40, 0, 0],
         cursor: { y: false },
         legend: { show: false },
         scales,
+        hooks: { setScale: [(u, key) => key === 'x' && setZoomed(readZoom(u) !== null)] },
         axes: [
           // Room for the longest label on one line.
-          { ...axis, space: 84, ...x },
+          { ...axis, space: 84, size: AXIS_HEIGHT, ...x },
           {
             ...axis,
             size: (_u, labels) =>
@@ -83,7 +90,7 @@ export function LineChart({
     );
     chart.current = plot;
     const resizeObserver = new ResizeObserver(() =>
-      plot.setSize({ width: element.clientWidth, height: HEIGHT }),
+      plot.setSize({ width: element.clientWidth, height }),
     );
     resizeObserver.observe(element);
     return () => {
@@ -91,20 +98,45 @@ export function LineChart({
       plot.destroy();
       chart.current = undefined;
     };
-  }, [optionsKey, scheme, hasLine]);
-  useEffect(() => chart.current?.setData(data), [data]);
+  }, [optionsKey, scheme, hasLine, height]);
+  useEffect(() => {
+    const plot = chart.current;
+    if (!plot) return;
+    const zoom = readZoom(plot);
+    plot.setData(data, zoom === null);
+    // Also draws the chart, and fits the vertical axis.
+    if (zoom) plot.setScale('x', zoom);
+  }, [data]);
   return (
     <figure className="min-w-0">
       <figcaption className="mb-1 text-sm text-dim">{caption}</figcaption>
-      <div
-        ref={container}
-        role="img"
-        aria-label={text}
-        {...attributes}
-        className="min-w-0 overflow-hidden border-line text-dim accent-accent outline-bad"
-      />
+      <div className="relative">
+        <div
+          ref={container}
+          role="img"
+          aria-label={text}
+          {...attributes}
+          className="min-w-0 overflow-hidden border-line text-dim accent-accent outline-bad"
+        />
+        {isZoomed && (
+          <Button
+            className="absolute top-0 right-0"
+            // Data that is set again fits both axes to it.
+            onClick={() => chart.current?.setData(chart.current.data)}
+          >
+            Show all points
+          </Button>
+        )}
+      </div>
     </figure>
   );
+}
+
+/** The part of the horizontal axis that the user has chosen; null if the chart shows all points. */
+function readZoom({ scales, data: [xs] }: UPlot): { min: number; max: number } | null {
+  const { min, max } = scales.x ?? {};
+  if (min == null || max == null) return null;
+  return min > (xs[0] ?? min) || max < (xs.at(-1) ?? max) ? { min, max } : null;
 }
 
 /** `step`: seconds between two ticks. */

@@ -123,7 +123,7 @@ export function ViewControls({
           step={0.01}
           value={view.smoothing}
           onChange={({ target }) => onChange({ ...view, smoothing: Number(target.value) })}
-          className="h-9 w-40 accent-accent"
+          className="block h-9 w-40 accent-accent"
         />
       </div>
       <div className="pb-1.5">
