@@ -191,7 +191,9 @@ test('hostile files end with a reason, and hold this thread for moments only', a
   expect(await parse(many)).toHaveLength(20_000);
   const found: TestCase[] = [];
   const cutOff = Buffer.from('<testsuite><testcase name="complete"/><testcase name="cut');
-  await expect(parseJUnit(cutOff, await createMask({}), (one) => found.push(one) > 0)).rejects.toThrow(NotJUnit);
+  await expect(
+    parseJUnit(cutOff, await createMask({}), (one) => found.push(one) > 0),
+  ).rejects.toThrow(NotJUnit);
   expect(found.map(({ name }) => name)).toEqual(['complete']);
 });
 
