@@ -104,7 +104,7 @@ async function explain(
       ? error.message
       : isDiskFull(error)
         ? 'the disk of the server is full'
-        : 'the server failed to store them';
+        : 'the server had an error';
     return `${NOT_STORED[kind]}: ${reason}`;
   }
 }
