@@ -34,6 +34,7 @@ let user: LoamUser;
 let options: JobOptions;
 let volumes: TestVolumes;
 
+const SNAPSHOT = '0123456789abcdef'.repeat(2);
 const HOSTILE_BRANCH = `it's;$(touch\${IFS}pwned)&"@v2`;
 
 beforeAll(async () => {
@@ -50,6 +51,7 @@ beforeAll(async () => {
     '-q',
     'origin',
     `HEAD:refs/heads/${HOSTILE_BRANCH}`,
+    `HEAD:refs/loam/snapshots/${SNAPSHOT}`,
   ]);
   const source = { namespace: 'ada', name: 'source', repo: 'ada/code', outputPath: 'out' };
   await submit(ada, { ...source, name: 'earlier', command: 'true' });
@@ -96,7 +98,8 @@ async function settingsOf(name: string) {
   const { env, region, timeout_minutes, retries, output_path, inputs, cost_per_hour, identity } =
     job;
   const { repository_inputs, cache, test_reports, checks, outputs_of } = job;
-  const { concurrency_group, on_conflict, max_cost, idle_timeout_minutes } = job;
+  const { checkpoint_path, checkpoint_minutes } = job;
+  const { concurrency_group, on_conflict, max_cost, idle_timeout_minutes, snapshot_id } = job;
   const { hold_on_failure_minutes: hold, shell_access: shells, volumes: mounted } = job;
   const { secret_names, variable_names } = job;
   const { job: shown } = await ada.gql(
@@ -105,8 +108,8 @@ async function settingsOf(name: string) {
   );
   return [
     identity,
-    ...[test_reports, checks, outputs_of],
-    ...[concurrency_group, on_conflict, max_cost, idle_timeout_minutes],
+    ...[test_reports, checks, outputs_of, checkpoint_path, checkpoint_minutes],
+    ...[concurrency_group, on_conflict, max_cost, idle_timeout_minutes, snapshot_id],
     ...[command, namespace_id, repo, branch, image, gpu, gpu_count, cpu, memory_gb, disk_gb],
     ...[
       env,
@@ -165,6 +168,8 @@ const DRAFTS: [name: string, changes: Partial<Draft>][] = [
       variableNames: 'REGION',
       secretNames: 'ANY, OTHER',
       labels: 'team=a\nalone',
+      checkpointPath: `it's "$HOME"`,
+      checkpointMinutes: '3',
       testReports: `reports/*.xml\n  it's "$HOME"/**.xml`,
       kept: {
         permissions: { repo: null, jobs: 'WRITE' },
@@ -216,6 +221,7 @@ test('the curl line creates the job of the form, without what REST lacks', async
       volumes: '',
       cache: '',
       testReports: '',
+      checkpointPath: '',
       holdOnFailureMinutes: '0',
       shellAccess: 'ALLOWED',
     };
@@ -228,7 +234,9 @@ test('the curl line creates the job of the form, without what REST lacks', async
 });
 
 test('a changed copy keeps all settings that a job can be created with', async () => {
-  for (const [first, changes] of DRAFTS) {
+  const pushed = { repo: 'ada/code', snapshot: SNAPSHOT, command: 'true' };
+  const all: typeof DRAFTS = [...DRAFTS, ['pushed', pushed]];
+  for (const [first, changes] of all) {
     const [original, copy] = [`${first}-original`, `${first}-copy`];
     const input = toCreateInput(
       newDraft(options, { namespace: 'ada', ...changes, name: original }),
@@ -244,11 +252,10 @@ test('a changed copy keeps all settings that a job can be created with', async (
     expect(await settingsOf(copy)).toEqual(await settingsOf(original));
   }
   const { __type } = await ada.gql('{ __type(name: "CreateJobInput") { inputFields { name } } }');
-  const drafts = DRAFTS.map(([, draft]) => draft);
-  const all = Object.assign({ checkpointPath: 'kept', snapshot: 'a' }, ...drafts, {
+  const everything = Object.assign({ checkpointPath: 'kept' }, ...all.map(([, draft]) => draft), {
     source: 'repository',
   });
-  const settable = Object.keys(toCreateInput(newDraft(options, all)));
+  const settable = Object.keys(toCreateInput(newDraft(options, everything)));
   const fields: string[] = __type.inputFields.map(({ name }: { name: string }) => name);
   // A copy of one job of an array is a single job.
   expect(fields.filter((name) => !settable.includes(name))).toEqual(['array']);

@@ -78,6 +78,8 @@ test('the page of a job shows its tests, failed ones first, and filters them', a
   await page.goto('/ada/-/jobs/tested');
   const tests = page.getByRole('region', { name: 'Tests', exact: true });
   const rows = tests.getByRole('listitem');
+  const settings = page.getByRole('region', { name: 'Settings', exact: true });
+  await settings.getByText('r.xml', { exact: true }).waitFor();
   await tests.getByText('63 tests: 2 failed, 1 skipped', { exact: true }).waitFor();
   await expect.poll(() => rows.count()).toBe(20);
   const first = await rows.evaluateAll((all) => all.slice(0, 4).map((row) => row.textContent));

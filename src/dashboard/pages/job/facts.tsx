@@ -143,6 +143,11 @@ export function JobSettings({ job }: { job: JobData }) {
             <code className="break-all">{job.outputPath}</code>
           </Setting>
         )}
+        {job.testReports.length > 0 && (
+          <Setting name="Test reports">
+            <code className="break-all">{job.testReports.join(' ')}</code>
+          </Setting>
+        )}
         <Dependencies job={job} />
         {job.inputs.length + job.repositoryInputs.length > 0 && (
           <Setting name="Inputs">
