@@ -644,22 +644,32 @@ test('a value may be so many percent worse than the baseline', () => {
     ]);
 });
 
-test('the baseline is what the successful attempt of the other job has printed', async () => {
-  await run('baseline', ['::metric::m=10']);
-  await app.pool.query(`
-    with run as (
-      insert into runs (id, repository_id, number, trigger, status, ref, sha, title, job_names, actor)
-      select 'run_baseline', id, 1, 'push', 'succeeded', 'refs/heads/' || default_branch, 'c0ffee', 't', '{train}', 'ada'
-      from repositories where name = 'code' and namespace_id = (select id from namespaces where name = 'ada') returning id)
-    update jobs set run_id = run.id, run_job = 'train' from run where name = 'baseline'`);
+test('the baseline is what the successful attempt of the last success has printed', async () => {
+  /** Makes a job that has succeeded one of a run of the default branch. */
+  const insertRun = (number: number, name: string, sha: string, rerunOf: number | null = null) =>
+    app.pool.query(
+      `with run as (
+        insert into runs (id, repository_id, number, trigger, status, ref, sha, title, job_names, actor, rerun_of_id)
+        select 'run_' || $1, id, $1::int, 'push', 'succeeded', 'refs/heads/' || default_branch, $3, 't', '{train}', 'ada',
+          'run_' || $4
+        from repositories where name = 'code' and namespace_id = (select id from namespaces where name = 'ada') returning id)
+      update jobs set run_id = run.id, run_job = 'train' from run where name = $2`,
+      [`${number}`, name, sha, rerunOf && `${rerunOf}`],
+    );
+  await run('early', ['::metric::m=1']);
+  await run('late', ['::metric::m=10']);
+  await run('again', ['::metric::m=1']);
+  await insertRun(1, 'early', 'aaaa');
+  await insertRun(2, 'late', 'bbbb');
+  await insertRun(3, 'again', 'aaaa', 1);
   const regress = [{ metric: 'm', regressPercent: 5, baselineJob: 'train' }];
   const worse = await checkedJob('against-1', 'echo ::metric::m=1; exit 0', regress);
-  expect(worse).toMatchObject({ exitCode: 125, checks: [{ baseline: { job: 'baseline' } }] });
+  expect(worse).toMatchObject({ exitCode: 125, checks: [{ baseline: { job: 'late' } }] });
   // As if a failed attempt had printed the metric.
   await app.pool.query(`update job_attempts set number = 2
-    where job_id = (select id from jobs where name = 'baseline')`);
-  const alone = await checkedJob('against-2', 'echo ::metric::m=1; exit 0', regress);
-  expect(alone).toMatchObject({ exitCode: 0, checks: [{ passed: true, baseline: null }] });
+    where job_id = (select id from jobs where name = 'late')`);
+  const other = await checkedJob('against-2', 'echo ::metric::m=1; exit 0', regress);
+  expect(other).toMatchObject({ exitCode: 0, checks: [{ baseline: { job: 'again' } }] });
 });
 
 test('checks with mistakes are refused', async () => {

@@ -197,7 +197,8 @@ const MAX_SUCCESSES = 10;
 
 /**
  * The last success of a job of the file on the default branch, with the same values of the matrix, that has a number for the metric.
- * Runs of schedules with a file of their own do not count, because their author need not be allowed to push to the branch.
+ * Runs of schedules with a file of their own do not count, because their author need not be allowed to push to the branch. For
+ * the same reason, a rerun has the place of the run that its commit started.
  */
 async function findBaseline(
   { pool }: { pool: pg.Pool },
@@ -212,14 +213,18 @@ async function findBaseline(
       select j.id, j.name, j.commit_sha as sha,
         (select max(a.number) from job_attempts a where a.job_id = j.id) as attempt
       from (
-        select runs.id, number from runs join repositories r on r.id = repository_id
+        select runs.id, number, case when rerun_of_id is null then number else (
+          select max(o.number) from runs o where o.repository_id = $1 and o.sha = runs.sha
+            and o.ref = runs.ref and o.rerun_of_id is null
+        ) end as place
+        from runs join repositories r on r.id = repository_id
         where repository_id = $1 and ref = '${REF_PREFIX.branch}' || r.default_branch and file is null
         order by number desc limit ${MAX_RUNS}
       ) run join jobs j on j.run_id = run.id
       where j.run_job = $2 and j.status = 'succeeded' and j.namespace_id = $3 and j.id <> $4
         and coalesce(j.matrix_values, '[]') @> $5::jsonb
         and coalesce(j.matrix_values, '[]') <@ $5::jsonb
-      order by run.number desc limit ${MAX_SUCCESSES}`,
+      order by run.place desc nulls last, run.number desc limit ${MAX_SUCCESSES}`,
     values: [job.repositoryId, runJob, job.namespaceId, job.id, JSON.stringify(values)],
   });
   for (const { id, name, sha, attempt } of rows) {
