@@ -4,6 +4,8 @@
  * - The bytes and the first paint of a first load, against `/login`, a page without a script.
  * - A log of a million lines: the time from navigation to the last line on screen, and the memory of the page.
  * - The same page while a job prints 5,000 lines/s: frames per second, the longest frame, and the memory afterwards.
+ * - Ten charts of a running job that prints a point of each ten times a second, after 1,000 points: frames per second against those of
+ *   an empty page, and tasks of more than 50 ms.
  * - Many tabs of a browser that follow a job: the time from printing a line until it is on screen in the visible tab.
  */
 import { setTimeout as delay } from 'node:timers/promises';
@@ -16,6 +18,7 @@ const SECONDS = Number(process.argv[3] ?? 20);
 const LOADS = 5;
 const LINES = 1_000_000;
 const FAST = 5_000;
+const CHARTS = 10;
 const PATIENCE_MS = 180_000;
 /** A hidden tab draws no lines, but its log is complete. */
 const HAS_LOG = "document.querySelector('[role=log]') !== null";
@@ -34,7 +37,13 @@ cleanup.defer(() => browser.close());
 
 const signedIn = await newContext();
 const cookies = await signedIn.cookies();
-const parts: Record<string, () => Promise<void>> = { firstLoads, million, growing, manyTabs };
+const parts: Record<string, () => Promise<void>> = {
+  firstLoads,
+  million,
+  growing,
+  charts,
+  manyTabs,
+};
 const wanted = process.argv[4]?.split(',') ?? Object.keys(parts);
 for (const name of wanted) await parts[name]?.();
 
@@ -133,6 +142,60 @@ async function growing(): Promise<void> {
   await page.close();
 }
 
+async function charts(): Promise<void> {
+  const print = `"::metric::" + Array.from({ length: ${CHARTS} }, (_, m) => "m" + m + "=" + Math.sin(i / (m + 10))).join(" ") + "\\n"`;
+  await run('charts', printer(10, print, 1_000));
+  const page = await signedIn.newPage();
+  // As high as all charts.
+  await page.setViewportSize({ width: 1280, height: 2400 });
+  const empty = await measureFrames(page);
+  await page.goto('/admin/-/jobs/charts');
+  for (let chart = 0; chart < CHARTS; chart++)
+    await page.locator(`[data-metric="m${chart}"] canvas`).waitFor();
+  const live = await measureFrames(page);
+  await cancel('charts');
+  const rate = ({ frames }: { frames: number[] }) => Math.round(1_000 / mean(frames));
+  console.log(
+    `${CHARTS} charts with 10 points a second each: ${rate(live)} frames a second (goal 50) against ${rate(empty)} of an empty page, the longest ${ms(Math.max(...live.frames))}, p99 ${ms(quantile(live.frames, 0.99))}; ${live.longTasks.length} tasks of more than 50 ms in ${SECONDS} s, together ${ms(live.longTasks.reduce((sum, one) => sum + one, 0))}; the main thread uses ${ms(live.cpu)} of CPU a second, that of an empty page ${ms(empty.cpu)}`,
+  );
+  await page.close();
+}
+
+type Frames = {
+  /** The times between frames. */
+  frames: number[];
+  longTasks: number[];
+  /** Milliseconds of CPU that the main thread uses in a second, which do not depend on what else the machine does. */
+  cpu: number;
+};
+
+async function measureFrames(page: Page): Promise<Frames> {
+  const session = await page.context().newCDPSession(page);
+  await session.send('Performance.enable', { timeDomain: 'threadTicks' });
+  const cpuSeconds = async () => {
+    const { metrics } = await session.send('Performance.getMetrics');
+    return metrics.find(({ name }) => name === 'TaskDuration')?.value ?? Number.NaN;
+  };
+  const before = await cpuSeconds();
+  const measured = await page.evaluate(async (seconds) => {
+    const longTasks: number[] = [];
+    const observer = new PerformanceObserver((list) => {
+      longTasks.push(...list.getEntries().map(({ duration }) => duration));
+    });
+    observer.observe({ type: 'longtask' });
+    const times: number[] = [];
+    const end = performance.now() + seconds * 1_000;
+    while (performance.now() < end)
+      times.push(await new Promise<number>((resolve) => requestAnimationFrame(resolve)));
+    observer.disconnect();
+    const frames = times.slice(1).map((time, index) => time - (times[index] as number));
+    return { frames, longTasks };
+  }, SECONDS);
+  const cpu = (((await cpuSeconds()) - before) * 1_000) / SECONDS;
+  await session.detach();
+  return { ...measured, cpu };
+}
+
 /** In one window with one visible tab, as for a person. */
 async function manyTabs(): Promise<void> {
   await run('followed', printer(10));
@@ -194,14 +257,19 @@ function watchLines(): void {
   }).observe(document.body, { childList: true, subtree: true, characterData: true });
 }
 
-/** Checks more often than lines are due, so that the rate is even. */
-function printer(rate: number): string {
+const LINE = '"at " + Date.now() + " step " + i + " of the training: loss 0.4173\\n"';
+
+/**
+ * Checks more often than lines are due, so that the rate is even.
+ * @param line an expression in which `i` is the number of the line
+ * @param atOnce lines that it prints at its start
+ */
+function printer(rate: number, line = LINE, atOnce = 0): string {
   return `exec node -e '
     const begun = Date.now();
     let i = 0;
     setInterval(() => {
-      for (; begun + i * ${1_000 / rate} <= Date.now(); i++)
-        process.stdout.write("at " + Date.now() + " step " + i + " of the training: loss 0.4173\\n");
+      for (; begun + (i - ${atOnce}) * ${1_000 / rate} <= Date.now(); i++) process.stdout.write(${line});
     }, 5)'`;
 }
 

@@ -32,9 +32,10 @@ export function useScheme(): 'light' | 'dark' {
   return useSyncExternalStore(subscribe, currentScheme);
 }
 
+/** From the document: reading a cookie waits for another process, too long for each chart that is drawn. */
 function currentScheme(): 'light' | 'dark' {
-  const chosen = currentTheme();
-  return chosen === 'system' ? (darkSystem.matches ? 'dark' : 'light') : chosen;
+  const chosen = document.documentElement.dataset.theme;
+  return chosen === 'dark' || (!chosen && darkSystem.matches) ? 'dark' : 'light';
 }
 
 function subscribe(listener: () => void): () => void {

@@ -26,6 +26,8 @@ export type Watch = {
 export function useTabState({ name, status }: { name: string; status: JobStatus }): Watch {
   const isSupported = 'Notification' in window && isSecureContext;
   const [isOn, setOn] = useState(false);
+  // Reading the permission waits for another process, too long for each time that the page is drawn.
+  const [isDenied, setDenied] = useState(() => isSupported && isNotificationDenied());
   const before = useRef(status);
   useEffect(() => {
     const icon = document.getElementById('icon') as HTMLLinkElement | null;
@@ -41,10 +43,15 @@ export function useTabState({ name, status }: { name: string; status: JobStatus 
     before.current = status;
   }, [name, status, isOn]);
   return {
-    isOn: isSupported && Notification.permission !== 'denied' ? isOn : null,
+    isOn: isSupported && !isDenied ? isOn : null,
     async toggle() {
-      if (!isOn && (await Notification.requestPermission()) !== 'granted') return;
-      setOn(!isOn);
+      const isGranted = isOn || (await Notification.requestPermission()) === 'granted';
+      setDenied(isNotificationDenied());
+      if (isGranted) setOn(!isOn);
     },
   };
+}
+
+function isNotificationDenied(): boolean {
+  return Notification.permission === 'denied';
 }
