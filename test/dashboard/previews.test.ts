@@ -44,6 +44,15 @@ test('quotes that begin with a marker are alerts', () => {
   expect(html).toContain('[!NOTE] inline');
 });
 
+test('a table of too many cells is shown as text', () => {
+  const table = (columns: number, rows: number) =>
+    `| head ${'|a'.repeat(columns - 1)}|\n${'|-'.repeat(columns)}|\n${'|b|\n'.repeat(rows)}`;
+  expect(renderMarkdown(table(3, 2))).toMatch(/^<table>/);
+  expect(renderMarkdown(`> ${table(1_000, 1_000)}`.replaceAll('\n', '\n> '))).toMatch(
+    /^<blockquote>\s*<pre><code>\| head \|a/,
+  );
+});
+
 test('CSV and tab-separated values are parsed by RFC 4180', () => {
   for (const [text, rows] of [
     [

@@ -21,6 +21,7 @@ export const remarkPlugins = (source: string) => [
   remarkGfm,
   remarkMath,
   () => remarkDollars(source),
+  () => remarkTables(source),
 ];
 
 /** Plugins after `rehypeSanitize` must not create elements from attributes or raw text. */
@@ -122,4 +123,22 @@ function blockMath({ value = '' }: TextNode) {
     children: [{ type: 'text', value }],
   };
   return { type: 'math', value, data: { hName: 'pre', hChildren: [code] } };
+}
+
+/** Cells that a table may have. Each row gets all columns of the head, so 8 KB of Markdown can be a million cells. */
+const MAX_CELLS = 50_000;
+
+/** Shows larger tables as text. */
+function remarkTables(source: string) {
+  return function transform(node: TextNode): void {
+    const rows = node.children ?? [];
+    const columns = rows[0]?.children?.length ?? 0;
+    if (node.type !== 'table' || columns * rows.length <= MAX_CELLS)
+      for (const child of rows) transform(child);
+    else {
+      const { start, end } = node.position ?? {};
+      delete node.children;
+      Object.assign(node, { type: 'code', value: source.slice(start?.offset, end?.offset) });
+    }
+  };
 }

@@ -3,9 +3,8 @@ import { Check, X } from 'lucide-react';
 import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import type { Search } from '../../root.tsx';
 import { Empty } from '../../ui/empty.tsx';
-import { formatCount } from '../../ui/format.ts';
+import { describeValues, formatCount } from '../../ui/format.ts';
 import { Load, useRetryingQuery } from '../../ui/load.tsx';
-import { describeValues } from '../jobs/job-row.tsx';
 import { type RepositoryData, RepositoryFrame } from './frame.tsx';
 import { RefPicker } from './ref-picker.tsx';
 
