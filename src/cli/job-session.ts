@@ -106,10 +106,16 @@ async function openSocket(
   return socket;
 }
 
+export type Deferred<T> = {
+  promise: Promise<T>;
+  resolve: (value: T | PromiseLike<T>) => void;
+  reject: (reason: unknown) => void;
+};
+
 /** Node 20 has no `Promise.withResolvers`. */
-export function deferred<T>(): PromiseWithResolvers<T> {
-  let resolve!: PromiseWithResolvers<T>['resolve'];
-  let reject!: PromiseWithResolvers<T>['reject'];
+export function deferred<T>(): Deferred<T> {
+  let resolve!: Deferred<T>['resolve'];
+  let reject!: Deferred<T>['reject'];
   const promise = new Promise<T>((onResolve, onReject) => {
     resolve = onResolve;
     reject = onReject;

@@ -157,7 +157,7 @@ async function resolveNames(
     else if (last.endsWith('*')) {
       const namePrefix = last.slice(0, -1);
       selections.push({ namespace: first, filter: namePrefix === '' ? {} : { namePrefix } });
-    } else names.getOrInsertComputed(first, () => new Set()).add(last);
+    } else names.set(first, (names.get(first) ?? new Set()).add(last));
   }
   const named = [...names].map(([namespace, set]) => ({ namespace, names: [...set] }));
   if (named.length === 0) return selections;
