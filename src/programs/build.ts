@@ -168,6 +168,7 @@ async function compressFiles(folder: string): Promise<void> {
 }
 
 if (process.argv[1] === import.meta.filename) {
+  const list = new Intl.ListFormat('en');
   const isViteInstalled = existsSync(join(ROOT, 'node_modules/vite'));
   const missing = TARGETS.filter(({ out }) => readStamp(join(ROOT, out)) === null).map(
     ({ name }) => name,
@@ -176,10 +177,10 @@ if (process.argv[1] === import.meta.filename) {
     const begin = performance.now();
     const built = await buildPrograms();
     const seconds = ((performance.now() - begin) / 1000).toFixed(1);
-    if (built.length > 0) console.log(`Built ${built.join(' and ')} in ${seconds} s`);
+    if (built.length > 0) console.log(`Built ${list.format(built)} in ${seconds} s`);
   } else if (missing.length > 0) {
     console.error(
-      `Vite is not installed, and ${missing.join(' and ')} is not built. Run "npm ci" and "npm run build".`,
+      `Vite is not installed, and ${list.format(missing)} is not built. Run "npm ci" and "npm run build".`,
     );
   }
 }
