@@ -100,9 +100,13 @@ export async function startRun<S extends Select>(
   const { file: parsed, problems } = readJobFile(text, await readLastingOffer(services));
   const [problem] = problems;
   if (problem)
-    throw new AppError('conflict', `ref: .loam/jobs.yml:${problem.line}: ${problem.message}`, {
-      field: 'ref',
-    });
+    throw new AppError(
+      'conflict',
+      `ref: the file of ${name} is invalid: .loam/jobs.yml:${problem.line}: ${problem.message}`,
+      {
+        field: 'ref',
+      },
+    );
   const id = await createRun(services, repository, {
     trigger: 'manual',
     ref: name,
