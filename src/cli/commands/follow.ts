@@ -154,9 +154,14 @@ export function exitCodeOfJob({ status, exitCode }: Pick<JobInfo, 'status' | 'ex
 
 /** One line for people on how a job ended. */
 export function describeEnd(job: JobInfo): string {
-  const { status, exitCode, runtimeSeconds, namespace, name, progress } = job;
+  const { status, exitCode, runtimeSeconds, namespace, name } = job;
   const how = isFinal(status) ? status.toLowerCase().replace('_', ' ') : 'goes on';
   const code = exitCode === null || status === 'SUCCEEDED' ? '' : ` with exit code ${exitCode}`;
-  const reason = status === 'CANCELLED' ? /^cancelled(: .*)$/.exec(progress)?.[1] : undefined;
-  return `${namespace}/${name} ${how}${code} after ${duration(runtimeSeconds)}${safeLine(reason ?? '')}`;
+  return `${namespace}/${name} ${how}${code} after ${duration(runtimeSeconds)}${reasonOfEnd(job)}`;
+}
+
+/** Why Loam has ended or failed a job, as `: reason`; empty if its command decided, or if there is no reason. */
+export function reasonOfEnd({ status, progress }: Pick<JobInfo, 'status' | 'progress'>): string {
+  if (status !== 'CANCELLED' && status !== 'FAILED') return '';
+  return safeLine(/^(?:cancelled|failed)(: .*)$/.exec(progress)?.[1] ?? '');
 }

@@ -24,7 +24,7 @@ import {
   safeText,
 } from '../terminal.ts';
 import { formatProblem, JOBS_FILE, urlOfRun } from './automation.ts';
-import { announced } from './follow.ts';
+import { announced, reasonOfEnd } from './follow.ts';
 import { JOB_COLOURS, nameWithValues } from './jobs.ts';
 
 const LIST = graphql(`
@@ -153,7 +153,8 @@ export function addRunsCommands(program: Program): void {
       }
       if (json) printRunJson(run, url);
       printProblems(run);
-      for (const job of run.jobs) note(`${job.namespace}/${job.name} ${fromEnum(job.status)}`);
+      for (const job of run.jobs)
+        note(`${job.namespace}/${job.name} ${fromEnum(job.status)}${reasonOfEnd(job)}`);
       note(`Run ${run.number} ${fromEnum(run.status)}`);
       if (run.status !== 'SUCCEEDED') process.exitCode = EXIT.failure;
     });
