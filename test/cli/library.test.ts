@@ -350,7 +350,7 @@ test.for([
     await using user = await LoamUser.open(ada);
     const page = await readFile(join(ROOT, 'docs/typescript.md'), 'utf8');
     const [, example = ''] = /```js\n(import .*?)```/s.exec(page) ?? [];
-    const program = example.replace('python train.py', 'echo step 1; echo 0.5 > out/loss.txt');
+    const program = example.replace('python3 train.py', 'echo step 1; echo 0.5 > out/loss.txt');
     expect(program).not.toBe(example);
     await user.write('program.mjs', program);
     await user.write('loam.js', (await app.anonymous.get('/sdk/loam.js')).text);

@@ -99,7 +99,7 @@ test('the example of the reference runs, with the credentials of the command', a
     join(config, 'loam/credentials.json'),
     JSON.stringify({ default: app.base, servers }),
   );
-  const program = example.replace('python train.py', 'echo step 1; echo 0.5 > out/loss.txt');
+  const program = example.replace('python3 train.py', 'echo step 1; echo 0.5 > out/loss.txt');
   expect(program).not.toBe(example);
   const env = { XDG_CONFIG_HOME: config, LOAM_URL: '', LOAM_TOKEN: '' };
   expect(await output(program, env)).toBe('step 1\n');

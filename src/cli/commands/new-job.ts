@@ -150,7 +150,7 @@ export function withJobOptions(command: Command<[], Record<never, never>, Global
     )
     .option(
       '--checkpoint <path[:minutes]>',
-      'folder whose content a further attempt gets, and how often it is stored (default: 10 minutes)',
+      'folder whose content the next attempt gets, with --retries or after a lost machine, and how often it is stored (default: 10 minutes)',
       parseCheckpoint,
     )
     .option(

@@ -49,13 +49,13 @@ export function addRunCommand(program: Program): void {
       'after',
       `
 Examples:
-  loam run -- python train.py
-  loam run --gpu A100-80GB:2 --output out --get results -- python train.py --epochs 3
+  loam run -- python3 train.py
+  loam run --gpu A100-80GB:2 --output out --get results -- python3 train.py --epochs 3
   loam run --image python:3.13 --array 10 -- 'python sweep.py --seed $JOB_ARRAY_INDEX'`,
     )
     .action(async (args, options) => {
       if (!process.argv.includes('--'))
-        throw new UsageError('Put the command after "--": loam run -- python train.py');
+        throw new UsageError('Put the command after "--": loam run -- python3 train.py');
       const connection = await connectHere(program.opts());
       const command = toShell(args);
       const job = await createNewJob(connection, options, {

@@ -28,7 +28,7 @@ Examples:
   loam shell ada/train -- nvidia-smi
   loam shell train -- tar c /work/logs | tar x
   loam shell --gpu A100-80GB --repo ada/model
-  loam shell --new -- python -m pdb train.py`;
+  loam shell --new -- python3 -m pdb train.py`;
 
 /** Variables of this machine that the shell gets; the server accepts no others. */
 const PASSED = /^(LANG|LC_\w{1,30}|COLORTERM|NO_COLOR)$/;

@@ -7,7 +7,7 @@ Sign in with `loam login`, or set `LOAM_URL` and `LOAM_TOKEN`. Then:
 ```python
 import loam
 
-job = loam.Client().run("python train.py", repo="ada/model", output_path="out")
+job = loam.Client().run("python3 train.py", repo="ada/model", output_path="out")
 for line in job.logs():
     print(line)
 job.result()

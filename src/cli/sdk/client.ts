@@ -62,7 +62,7 @@ export class Client {
   /**
    * Creates a job, once, even when the server restarts meanwhile, and does not wait for it.
    *
-   *     const job = await client.run('python train.py', { repo: 'ada/model' });
+   *     const job = await client.run('python3 train.py', { repo: 'ada/model' });
    *
    * @throws LoamError `invalid_request` with the field, `permission_denied`, `already_exists`, `quota_exceeded`
    */

@@ -8,7 +8,7 @@
  * import { Client } from './loam.js';
  *
  * const client = await Client.fromLogin();
- * const job = await client.run('python train.py', { repo: 'ada/model', outputPath: 'out' });
+ * const job = await client.run('python3 train.py', { repo: 'ada/model', outputPath: 'out' });
  * for await (const event of job.logs()) if (event.kind === 'line') console.log(event.message);
  * await job.result();
  * await job.artifacts.download('results');
