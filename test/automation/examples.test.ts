@@ -190,7 +190,7 @@ test('sweeps: twelve combinations run, and main refuses a model that is worse', 
   const losses = sweep.jobs.map(({ metrics: [{ last }] }: { metrics: [{ last: number }] }) => last);
   expect(Math.min(...losses)).toBe(0.289);
   expect(first.jobs[0].checks[0].message).toBe(
-    'accuracy is 0.926: at least 0.85, nothing to compare with, because train has not succeeded with it before',
+    'accuracy is 0.926: at least 0.85, nothing to compare with: train has not succeeded on the default branch with this metric yet',
   );
   const statuses = await ada.gql(
     'query ($sha: String!) { repository(namespace: "ada", name: "circle") { commit(revision: $sha) { status { statuses { context state description } } } } }',

@@ -68,8 +68,8 @@ test('a job in the file is compared with its last success on the default branch'
   expect([first.code, first.jobs.map(messages)]).toEqual([
     0,
     [0.8, 0.5].map((accuracy, at) => [
-      `accuracy is ${accuracy}: at least 0.1, nothing to compare with, because train has not succeeded with it before`,
-      `loss is ${at + 1}: nothing to compare with, because train has not succeeded with it before`,
+      `accuracy is ${accuracy}: at least 0.1, nothing to compare with: train has not succeeded on the default branch with this metric yet`,
+      `loss is ${at + 1}: nothing to compare with: train has not succeeded on the default branch with this metric yet`,
     ]),
   ]);
   // A success of another branch is no baseline.
@@ -201,7 +201,7 @@ except loam.JobFailed as failed:
       {
         ...{ ...none, metric: 'f1', regress_percent: 5, better: 'LOWER', baseline_job: 'none' },
         ...{ passed: true },
-        message: 'f1 is 1: nothing to compare with, because none has not succeeded with it before',
+        message: 'f1 is 1: nothing to compare with: none has not succeeded on the default branch with this metric yet',
       },
     ],
     [],
