@@ -3,7 +3,7 @@ import { posix } from 'node:path';
 import { buffer } from 'node:stream/consumers';
 import { AppError } from '../../base/errors.ts';
 import { Pattern } from '../../base/pattern.ts';
-import { isDatabaseUnavailable, isDiskFull } from '../../platform/database/outage.ts';
+import { isDiskFull } from '../../platform/database/outage.ts';
 import {
   ArtifactsLost,
   ArtifactsNotKept,
@@ -17,7 +17,7 @@ import type { Mask } from '../logs/mask.ts';
 import { splitPattern, TEST_REPORT_RULES } from '../reports/request.ts';
 import { type ReportFile, SUMMARY_BYTES, storeSummary, storeTestReport } from '../reports/store.ts';
 import type { Attempt, Deps } from './attempt-row.ts';
-import { isTransient } from './retry.ts';
+import { isStoredLater } from './retry.ts';
 
 /** `unreadable`: it is larger than its limit, or not a file of the job, such as a link or a FIFO. Null: there is none. */
 type ResultFile = Buffer | 'unreadable' | null;
@@ -95,8 +95,7 @@ async function explain(
     if (await store()) deps.metrics.jobResult(kind, 'stored');
     return null;
   } catch (error) {
-    const isLater = isDatabaseUnavailable(error) || (isTransient(error) && !isDiskFull(error));
-    if (isLater || isAbort(error)) throw error;
+    if (isStoredLater(error) || isAbort(error)) throw error;
     deps.metrics.jobResult(kind, 'failed');
     const isExpected = error instanceof AppError || error instanceof ArtifactsNotKept;
     if (!isExpected) deps.log.error({ err: error, job: job.id }, NOT_STORED[kind]);

@@ -39,6 +39,11 @@ export function isTransient(error: unknown): boolean {
   );
 }
 
+/** Whether a result of a job is stored by a later try, instead of a line in its log that says why it was not stored. */
+export function isStoredLater(error: unknown): boolean {
+  return isDatabaseUnavailable(error) || (isTransient(error) && !isDiskFull(error));
+}
+
 type Options = { bus: Bus; log: Logger; signal: AbortSignal; pauses?: RetryPauses };
 
 /**

@@ -10,6 +10,7 @@ import { readScopes } from '../caches/scope.ts';
 import { type CacheUse, findCacheUse, writeCacheUse } from '../caches/use.ts';
 import { untilAborted } from '../checkpoints/store.ts';
 import type { Attempt, Deps } from './attempt-row.ts';
+import { isStoredLater } from './retry.ts';
 
 /** Most trees of packages have fewer. A job may create more files. */
 const MAX_ENTRIES = 1_000_000;
@@ -108,6 +109,7 @@ async function saveCache(
     return true;
   } catch (error) {
     if (error instanceof CacheExists || signal.aborted) return false;
+    if (isStoredLater(error)) throw error;
     if (error instanceof CachesFull || error instanceof BodyTooLong)
       return `it is larger than the caches of a repository may be (LOAM_CACHE_GB)`;
     const isExpected = error instanceof ArtifactsNotKept || error instanceof AppError;
