@@ -201,7 +201,8 @@ except loam.JobFailed as failed:
       {
         ...{ ...none, metric: 'f1', regress_percent: 5, better: 'LOWER', baseline_job: 'none' },
         ...{ passed: true },
-        message: 'f1 is 1: nothing to compare with: none has not succeeded on the default branch with this metric yet',
+        message:
+          'f1 is 1: nothing to compare with: none has not succeeded on the default branch with this metric yet',
       },
     ],
     [],

@@ -170,7 +170,9 @@ export function decideCheck(
   }
   const met = bounds.map(({ text }) => text);
   if (regress && !baseline)
-    met.push(`nothing to compare with: ${regress.job} has not succeeded on the default branch with this metric yet`);
+    met.push(
+      `nothing to compare with: ${regress.job} has not succeeded on the default branch with this metric yet`,
+    );
   return { ...result, message: `${metric} is ${value}: ${met.join(', ')}` };
 }
 
