@@ -103,9 +103,7 @@ export async function startRun<S extends Select>(
     throw new AppError(
       'conflict',
       `ref: the file of ${name} is invalid: .loam/jobs.yml:${problem.line}: ${problem.message}`,
-      {
-        field: 'ref',
-      },
+      { field: 'ref' },
     );
   const id = await createRun(services, repository, {
     trigger: 'manual',

@@ -99,7 +99,7 @@ test('a run is started, followed, and cancelled', async () => {
   await page.goto('/ada/model/runs');
   await page.getByText('Run jobs').click();
   await page.getByRole('button', { name: 'Run', exact: true }).click();
-  await page.getByText(/^\.loam\/jobs\.yml:15: /).waitFor();
+  await page.getByText(/is invalid: \.loam\/jobs\.yml:15: /).waitFor();
   // The tip has an invalid file; the commit before it does not.
   await page.goto('/ada/model/runs/1');
   await page.getByRole('button', { name: /Cancel run|Rerun all jobs/ }).waitFor();
