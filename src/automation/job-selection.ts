@@ -34,7 +34,7 @@ export type PlannedJob = {
   combination: Combination;
   settings: JobSettings;
   needs: readonly PlannedNeed[];
-  /** The jobs whose outputs it gets, in the order of the file: positions in the list, and ids of jobs of an earlier run. */
+  /** The jobs whose outputs it gets, in the order of the file. A number is a position in the list, a text the id of a job of an earlier run. */
   outputsOf: readonly (string | number)[];
   maxParallel: number | null;
   inputs: readonly InputRequest[];

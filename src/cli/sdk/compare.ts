@@ -51,7 +51,7 @@ export type ComparedJob = {
 
 /** Jobs side by side. */
 export type Comparison = {
-  /** In the order of their creation; of more than 1000, the newest ones. */
+  /** The oldest first. If more than 1000 jobs are selected, only the newest 1000. */
   jobs: ComparedJob[];
   /** All metrics of the jobs, those of most jobs first. `isLowerBetter` is guessed from the name: true for losses, errors and times. */
   metricNames: readonly { name: string; jobs: number; isLowerBetter: boolean }[];

@@ -156,7 +156,7 @@ export type TarEntry = { name: string | null; header: Header; contents: Readable
  * @param stages the source of the tar, and what converts it
  * @param add adds an entry. `name` is null if it leads outside the folder. A buffer has the whole contents.
  * @param last the name of the entry after which the tar is cut
- * @throws errors of the stages and of `add`; the reason of `signal`
+ * @throws the errors of `stages` and of `add`; the reason of `signal` if it aborts
  */
 export async function addEntries(
   stages: readonly [Readable, ...Duplex[]],

@@ -4,12 +4,7 @@ import { posix } from 'node:path';
 import { AppError } from '../../base/errors.ts';
 import { ServerUnavailable } from '../../cluster/cluster.ts';
 import type { Db } from '../../platform/database/client.ts';
-import {
-  DISK_FULL_MESSAGE,
-  isDatabaseUnavailable,
-  isDiskFull,
-  isResourceExhausted,
-} from '../../platform/database/outage.ts';
+import { DISK_FULL_MESSAGE, isDiskFull } from '../../platform/database/outage.ts';
 import { endOfMillisecond } from '../../platform/database/times.ts';
 import { notifyReaders } from '../../platform/events/outbox.ts';
 import { requireQuota } from '../../platform/limits/quotas.ts';
@@ -22,7 +17,6 @@ import {
   type LogCursor,
   MAX_OUTPUT_ENTRIES,
   type Outcome,
-  RunnerUnavailable,
   WORKING_DIR,
 } from '../../runners/runner.ts';
 import { recordLateArtifacts } from '../artifacts/kept.ts';
@@ -47,6 +41,7 @@ import {
   toStorable,
 } from '../record/state.ts';
 import { type Attempt, type Deps, readAttempt } from './attempt-row.ts';
+import { isStoredLater } from './retry.ts';
 
 /** Exit code of a job that failed although its command did not: it could not be started, its artifacts not stored, or a check failed. */
 const SYSTEM_FAILURE_EXIT_CODE = 125;
@@ -85,18 +80,13 @@ export async function collectArtifacts(
     const stored = { artifactFiles: files, artifactBytes: BigInt(sizeBytes), artifactsOf: id };
     return leftOut > 0 ? { stored, note: describeLeftOut(leftOut) } : { stored };
   } catch (error) {
-    const isFull = isDiskFull(error);
-    const isAway =
-      isDatabaseUnavailable(error) ||
-      error instanceof StorageUnavailable ||
-      error instanceof RunnerUnavailable;
-    if (signal.aborted || isAway || (isResourceExhausted(error) && !isFull)) throw error;
+    if (signal.aborted || isStoredLater(error)) throw error;
     if (error instanceof ArtifactsLost && hasSucceeded(outcome)) return { areLost: true };
     const isExpected = error instanceof ArtifactsNotKept || error instanceof AppError;
     if (!isExpected) deps.log.error({ err: error, job: job.id }, 'Cannot store the artifacts');
     const reason = isExpected
       ? error.message
-      : isFull
+      : isDiskFull(error)
         ? 'the disk of the server is full'
         : 'the server failed to store them';
     return { storeFailure: `the artifacts were not kept: ${reason}` };

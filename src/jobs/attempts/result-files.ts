@@ -23,9 +23,9 @@ import { isStoredLater } from './retry.ts';
 type ResultFile = Buffer | 'unreadable' | null;
 
 /**
- * Reads one of the result files of an attempt whose command has ended.
+ * Reads a file that the ended command has left in the folder of result files.
  * @param wanted.name of `RESULT_FILES`
- * @throws errors of `Runner.artifacts`, and the reason of `signal` when it aborts
+ * @throws the errors of `Runner.artifacts`; the reason of `signal` if it aborts
  */
 export async function readResultFile(
   { runner }: Pick<Deps, 'runner'>,

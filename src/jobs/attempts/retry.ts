@@ -39,7 +39,7 @@ export function isTransient(error: unknown): boolean {
   );
 }
 
-/** Whether a result of a job is stored by a later try, instead of a line in its log that says why it was not stored. */
+/** Whether a result of a job is stored by a later try. On a full disk it is not: the log of the job says why. */
 export function isStoredLater(error: unknown): boolean {
   return isDatabaseUnavailable(error) || (isTransient(error) && !isDiskFull(error));
 }

@@ -193,7 +193,7 @@ function boundOf(
     : { isMet: value <= bound, text: `at most ${bound} (${origin})` };
 }
 
-/** The search for the last success looks at this many runs of the default branch, and at this many jobs that have succeeded. */
+/** The baseline is searched in at most so many runs of the default branch, and in so many successful jobs of these runs. */
 const MAX_RUNS = 1_000;
 const MAX_SUCCESSES = 10;
 
@@ -231,7 +231,7 @@ async function findBaseline(
   });
   for (const { id, name, sha, attempt } of rows) {
     const [found] = await readMetrics(pool, id, [metric]);
-    // As for the checked job, points of failed attempts do not count.
+    // Only points of the attempt that succeeded count, as for the checked job.
     if (found && found.lastAttempt === attempt && Number.isFinite(found.last))
       return { job: name, commitSha: sha, value: found.last };
   }

@@ -32,7 +32,7 @@ const MAX_DETAILS = 16_000;
 const MAX_OUTPUT = 8_000;
 /** No test runner nests suites this deep. */
 const MAX_DEPTH = 100;
-/** The parser checks all attributes of an element at once. */
+/** The parser compares all attributes of an element at once: many of them would hold the thread. */
 const MAX_ATTRIBUTES = 1_000;
 /** Characters that are parsed at once, in about a millisecond. */
 const STEP = 16_384;

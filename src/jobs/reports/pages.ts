@@ -55,7 +55,7 @@ type TestRange = { status: TestStatus | null; first: number; offset: number };
 
 /**
  * Reads a part of the tests of a report, failed ones first.
- * @param allowance of the response that shows them; null: they are not shown
+ * @param allowance how much text the response may have; null if the tests are not part of a response
  * @throws AppError 400 if the response has no room for them, 503
  */
 export async function readTests(

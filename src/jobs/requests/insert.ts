@@ -114,7 +114,7 @@ export type JobToInsert = {
   job: PreparedJob;
   /** Jobs that must have ended: existing ones, and earlier entries of the same list by their index. */
   needs?: readonly (Need | { index: number; when: NeedCondition })[];
-  /** The jobs whose outputs it gets, in the order of the needs: ids of existing jobs, and indexes of earlier entries. */
+  /** The jobs whose outputs it gets, in the order of `needs`. A text is the id of an existing job, a number the index of an earlier entry. */
   outputsOf?: readonly (string | number)[];
   /** Inserts that many jobs instead of one. */
   array?: ArrayRequest | null;

@@ -195,7 +195,7 @@ export type NewJob = {
   runId?: string;
   /** For a rerun: the place of the original in its array. */
   arrayPlace?: { arrayIndex: number | null; arraySize: number | null };
-  /** Ids of the jobs whose outputs it gets, in the order of the needs. */
+  /** Ids of the jobs whose outputs it gets, in the order of `needs`. */
   outputsOf?: readonly string[];
   /** The values of its combination of a matrix; none for other jobs. */
   matrixValues?: readonly MatrixValue[];

@@ -35,7 +35,7 @@ type RunJob = {
   needs: readonly { job: number; when: NeedCondition }[];
   /** The name of the array of its matrix, and the values of its combination; null without a matrix. */
   matrix: { name: string; values: readonly MatrixValue[] } | null;
-  /** The jobs whose outputs it gets, in the order of the needs: positions in the list, and ids of jobs of an earlier run. */
+  /** The jobs whose outputs it gets, in the order of `needs`. A number is a position in the list, a text the id of a job of an earlier run. */
   outputsOf: readonly (string | number)[];
   /** How many jobs with the same key may run at once. */
   maxParallel: number | null;

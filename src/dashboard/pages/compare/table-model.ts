@@ -153,7 +153,7 @@ export function chooseOrder(columns: readonly Column[], text: string | undefined
   return metric ? { id: metric.id, isDescending: !metric.isLowerBetter } : null;
 }
 
-/** The value of the first job of a table that is sorted by a metric; null if it is sorted by something else, or has no number. */
+/** The value of a job in a column; null if the column is no metric, or the value is no number. */
 export function readBest(row: Row, column: Column): number | null {
   const value = column.kind === 'metric' ? column.read(row) : null;
   return typeof value === 'number' && !Number.isNaN(value) ? value : null;

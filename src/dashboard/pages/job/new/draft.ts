@@ -193,7 +193,7 @@ function keptSettingsOf({
   };
 }
 
-/** Null if the needed job was deleted. How it ended does not matter, as for `rerunJob`: the user wants the new job to run. */
+/** Null if the needed job was deleted. One that has ended does not keep the new job from running, even if it failed, as with `rerunJob`. */
 function toNeedInput({ job, array, when }: RerunJob['needs'][number]): NeedInput | null {
   const needed = array ?? job;
   if (!needed) return null;
